@@ -1,0 +1,120 @@
+"""What a plan is: a configuration (degrees, schedule, layer split, options) and a placement.
+
+Field names are those of the files (contract: "Result JSON"), units are in the names.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, computed_field
+
+Recompute = Literal["none", "selective", "full"]
+DataSharding = Literal["none", "optimizer", "gradients", "parameters"]
+PipelineTransfers = Literal["exchange", "async"]
+GradientDtype = Literal["fp32", "fp16", "bf16"]
+
+RANK_ORDER = ("tensor", "context", "data", "pipeline")
+
+
+class FrozenModel(BaseModel):
+    """Base of everything read from or written to files: immutable, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Stage(FrozenModel):
+    """One virtual stage. Zero layers are legal."""
+
+    embedding: bool = False
+    layers: int = Field(ge=0)
+    head: bool = False
+
+
+class Overlap(FrozenModel):
+    """Which communication the framework hides under compute.
+
+    ``tensor`` is the fraction of exposed tensor collectives hidden by chunked overlap.
+    """
+
+    gradient_reduce: bool = False
+    parameter_gather: bool = False
+    tensor: float = Field(default=0.0, ge=0.0, le=1.0)
+
+
+class Configuration(FrozenModel):
+    """Everything that is decided except which GPU does what.
+
+    ``stages`` has one entry per virtual stage in model order; virtual stage ``j`` runs on pipeline
+    stage ``j % pipeline``. ``num_micro_batches`` is per replica.
+    """
+
+    pipeline: int = Field(ge=1)
+    virtual_stages: int = Field(default=1, ge=1)
+    tensor: int = Field(ge=1)
+    context: int = Field(default=1, ge=1)
+    data: int = Field(ge=1)
+    rank_order: tuple[str, ...] = RANK_ORDER
+    micro_batch: int = Field(ge=1)
+    num_micro_batches: int = Field(ge=1)
+    schedule: str = "1f1b"
+    pipeline_transfers: PipelineTransfers = "exchange"
+    stages: tuple[Stage, ...]
+    recompute: Recompute = "none"
+    sequence_parallel: bool = False
+    data_sharding: DataSharding = "none"
+    gradient_dtype: GradientDtype = "fp32"
+    overlap: Overlap = Overlap()
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def layers_per_stage(self) -> tuple[int, ...]:
+        """Layers of each virtual stage, in model order."""
+        return tuple(stage.layers for stage in self.stages)
+
+    @property
+    def num_virtual_stages(self) -> int:
+        """``pipeline * virtual_stages``."""
+        return self.pipeline * self.virtual_stages
+
+    @property
+    def global_batch_size(self) -> int:
+        """Sequences per iteration."""
+        return self.num_micro_batches * self.micro_batch * self.data
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs the plan uses."""
+        return self.pipeline * self.tensor * self.context * self.data
+
+    def with_layers(self, layers: tuple[int, ...]) -> Configuration:
+        """The same configuration with another layer split (one entry per virtual stage)."""
+        if tuple(layers) == self.layers_per_stage:
+            return self
+        return self.model_copy(update={"stages": split_stages(layers)})
+
+
+def split_stages(layers: tuple[int, ...]) -> tuple[Stage, ...]:
+    """Stages of a layer split: embedding on the first virtual stage, head on the last."""
+    last = len(layers) - 1
+    return tuple(
+        Stage(embedding=index == 0, layers=int(count), head=index == last)
+        for index, count in enumerate(layers)
+    )
+
+
+class Placement(FrozenModel):
+    """``gpu_of_rank[r]`` is the global GPU id that runs rank ``r``.
+
+    Rank ``r = tensor_index + tensor * (data_index + data * stage)``. A global GPU id is the first id of
+    its node plus the local index, counted over all declared GPUs, excluded ones too.
+    """
+
+    gpu_of_rank: tuple[int, ...]
+
+
+class Plan(FrozenModel):
+    """A configuration and where it runs."""
+
+    configuration: Configuration
+    placement: Placement
