@@ -1,0 +1,97 @@
+"""What no single section of an instance can see: fields of different sections that exclude each other."""
+
+from __future__ import annotations
+
+from pipette_milp.schema.cluster import ClusterSection, NodeSpec
+from pipette_milp.schema.model import ModelSection
+from pipette_milp.schema.search import SearchSection
+from pipette_milp.schema.strict import Location
+from pipette_milp.schema.training import TrainingSection
+
+
+def contradictions(
+    model: ModelSection | None,
+    training: TrainingSection | None,
+    cluster: ClusterSection | None,
+    search: SearchSection | None,
+) -> list[tuple[Location, str]]:
+    """Problems between fields of valid sections; a section that is not valid is None."""
+    problems: list[tuple[Location, str]] = []
+    if cluster is not None:
+        problems += _cluster_contradictions(cluster)
+    if training is not None and cluster is not None:
+        for name in dict.fromkeys(node.gpu_type for node in cluster.nodes):
+            peaks = cluster.gpu_types[name].peak_flops
+            if training.precision not in peaks:
+                problems.append(
+                    (
+                        ("cluster", "gpu_types", name, "peak_flops"),
+                        f"has no entry for precision {training.precision!r}, only {', '.join(peaks)}",
+                    )
+                )
+    if model is not None and search is not None and search.layers_per_stage is not None:
+        total = sum(search.layers_per_stage)
+        if total != model.layers:
+            problems.append(
+                (("search", "layers_per_stage"), f"adds up to {total} layers, the model has {model.layers}")
+            )
+    return problems
+
+
+def _cluster_contradictions(cluster: ClusterSection) -> list[tuple[Location, str]]:
+    problems: list[tuple[Location, str]] = []
+    network = cluster.network
+    size = len(cluster.nodes)
+    place: Location = ("cluster", "network", "inter_node")
+    if network.inter_node is None:
+        if size > 1:
+            problems.append((place, f"is required: there are {size} nodes"))
+    elif isinstance(network.inter_node.bandwidth, tuple) and len(network.inter_node.bandwidth) != size:
+        problems.append(
+            (
+                (*place, "bandwidth", "values"),
+                f"has {len(network.inter_node.bandwidth)} rows, expected one per node, {size}",
+            )
+        )
+    typed = [name for name, node_type in cluster.node_types.items() if node_type.scale_up is not None]
+    if network.intra_node is not None and typed:
+        problems.append(
+            (
+                ("cluster", "network", "intra_node"),
+                f"is the short form for all nodes, but node type {typed[0]!r} has a scale_up: give one",
+            )
+        )
+    if network.intra_node is None:
+        bare = [node for node in cluster.nodes if node.gpus > 1 and not _has_scale_up(cluster, node)]
+        if bare:
+            problems.append(
+                (
+                    ("cluster", "network", "intra_node"),
+                    f"is required (or a scale_up in its node type): {bare[0].name!r} has {bare[0].gpus} GPUs",
+                )
+            )
+    problems += _exclusion_problems(cluster)
+    return problems
+
+
+def _exclusion_problems(cluster: ClusterSection) -> list[tuple[Location, str]]:
+    problems: list[tuple[Location, str]] = []
+    sizes = {node.name: node.gpus for node in cluster.nodes}
+    for index, name in enumerate(cluster.exclude.nodes):
+        if name not in sizes:
+            problems.append((("cluster", "exclude", "nodes", index), f"there is no node {name!r}"))
+    for index, item in enumerate(cluster.exclude.gpus):
+        name, _, local = item.rpartition(":")
+        if name not in sizes or not local.isdecimal():
+            message = f'expected "node:local index", for example "{cluster.nodes[0].name}:0", got {item!r}'
+            problems.append((("cluster", "exclude", "gpus", index), message))
+        elif int(local) >= sizes[name]:
+            message = f"node {name!r} has GPUs 0 to {sizes[name] - 1}, got {local}"
+            problems.append((("cluster", "exclude", "gpus", index), message))
+    if not problems and len(cluster.excluded_gpu_ids()) == cluster.num_gpus:
+        problems.append((("cluster", "exclude"), "leaves no GPU to use"))
+    return problems
+
+
+def _has_scale_up(cluster: ClusterSection, node: NodeSpec) -> bool:
+    return node.type is not None and cluster.node_types[node.type].scale_up is not None
