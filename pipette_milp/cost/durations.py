@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
+from pipette_milp.arrays import Array
 
-Array = NDArray[np.float64]
+__all__ = ["Array", "Durations"]
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pipette_milp.arrays import Array, IntArray
 from pipette_milp.schema.plan import Configuration
 
-Array = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+__all__ = ["Array", "CostTables", "IntArray", "Ring"]
 
 
 @dataclass(frozen=True)

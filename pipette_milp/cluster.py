@@ -1,0 +1,164 @@
+"""The usable part of the cluster as arrays: nodes, GPUs, directed link capacities.
+
+Indices ``n`` run over *usable* nodes (not excluded, at least one usable GPU) in the order of the file; global
+GPU ids count all declared GPUs, excluded ones too (contract, "placement").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipette_milp.arrays import Array, IntArray
+from pipette_milp.errors import InputError, Problem
+from pipette_milp.schema.instance import Instance
+
+
+@dataclass(frozen=True)
+class GpuType:
+    """One kind of GPU, in SI units."""
+
+    name: str
+    memory_bytes: float
+    peak_flop_per_s: dict[str, float]
+    memory_bytes_per_s: float
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Nodes and links. All bandwidths are one direction; row = sender."""
+
+    gpu: GpuType
+    node_names: tuple[str, ...]
+    gpu_ids: tuple[tuple[int, ...], ...]
+    """Global ids of the usable GPUs of each node."""
+    latency_s: Array
+    """[N, N]"""
+    pair_bytes_per_s: Array
+    """[N, N] all cards of a node pair together; inf on the diagonal."""
+    egress_bytes_per_s: Array
+    """[N]"""
+    ingress_bytes_per_s: Array
+    """[N]"""
+    port_bytes_per_s: float
+    """Network ceiling of one GPU; inf where nothing says otherwise."""
+    local_bytes_per_s: Array
+    """[N] scale-up port of one GPU."""
+    local_latency_s: Array
+    """[N]"""
+    measured: bool
+    """False when the link figures are nominal."""
+
+    @classmethod
+    def of(cls, instance: Instance) -> Cluster:
+        """The usable cluster of an instance; defaults of the capacities after the contract.
+
+        Raises:
+            InputError: a link between two usable nodes was not measured.
+        """
+        section = instance.cluster
+        network = section.network
+        excluded = section.excluded_gpu_ids()
+        kept: list[int] = []
+        gpu_ids: list[tuple[int, ...]] = []
+        first = 0
+        for index, node in enumerate(section.nodes):
+            ids = tuple(i for i in range(first, first + node.gpus) if i not in excluded)
+            first += node.gpus
+            if ids:
+                kept.append(index)
+                gpu_ids.append(ids)
+        nodes = [section.nodes[index] for index in kept]
+        pair, flow_ceiling = _pair_bandwidth(instance, kept)
+        size = len(nodes)
+        off_diagonal = np.where(np.eye(size, dtype=bool), 0.0, pair)
+        cards = [section.nics_of(node) for node in nodes]
+
+        def node_capacity(best_link: Array) -> Array:
+            if network.node_bandwidth is not None:
+                return np.full(size, network.node_bandwidth)
+            return np.array(
+                [
+                    card.count * card.bandwidth if card is not None else best
+                    for card, best in zip(cards, best_link, strict=True)
+                ]
+            )
+
+        port = network.per_gpu_bandwidth
+        if port is None:
+            # one card serves a GPU; the slowest kind of card holds for all, so that no plan is flattered
+            bandwidths = [card.bandwidth for card in cards if card is not None]
+            port = min(bandwidths) if len(bandwidths) == size else flow_ceiling
+        scale_up = [section.scale_up_of(node) for node in nodes]
+        declared = section.gpu_type
+        return cls(
+            gpu=GpuType(
+                nodes[0].gpu_type, declared.memory, dict(declared.peak_flops), declared.memory_bandwidth
+            ),
+            node_names=tuple(node.name for node in nodes),
+            gpu_ids=tuple(gpu_ids),
+            latency_s=np.full((size, size), 0.0 if network.inter_node is None else network.inter_node.latency),
+            pair_bytes_per_s=pair,
+            egress_bytes_per_s=node_capacity(off_diagonal.max(axis=1) if size > 1 else np.array([np.inf])),
+            ingress_bytes_per_s=node_capacity(off_diagonal.max(axis=0) if size > 1 else np.array([np.inf])),
+            port_bytes_per_s=port,
+            local_bytes_per_s=np.array([item.per_gpu_bandwidth for item in scale_up]),
+            local_latency_s=np.array([item.latency for item in scale_up]),
+            measured=network.inter_node is not None and network.inter_node.source == "measured",
+        )
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.node_names)
+
+    @property
+    def gpus_per_node(self) -> IntArray:
+        """[N] usable GPUs."""
+        return np.array([len(ids) for ids in self.gpu_ids], dtype=np.int64)
+
+    @property
+    def num_gpus(self) -> int:
+        return int(self.gpus_per_node.sum())
+
+    @property
+    def link_spread(self) -> float:
+        """Coefficient of variation of the node-pair bandwidths; 0 with fewer than three nodes."""
+        if self.num_nodes < 3:
+            return 0.0
+        values = self.pair_bytes_per_s[~np.eye(self.num_nodes, dtype=bool)]
+        return float(values.std() / values.mean())
+
+
+def _pair_bandwidth(instance: Instance, kept: list[int]) -> tuple[Array, float]:
+    """[N, N] bytes/s of each node pair (inf on the diagonal) and the ceiling of one flow."""
+    inter_node = instance.cluster.network.inter_node
+    size = len(kept)
+    pair = np.full((size, size), np.inf)
+    if inter_node is None or size == 1:
+        return pair, float("inf")
+    if not isinstance(inter_node.bandwidth, tuple):
+        pair[~np.eye(size, dtype=bool)] = inter_node.bandwidth
+        return pair, float("inf")
+    missing = []
+    for row, sender in enumerate(kept):
+        for column, receiver in enumerate(kept):
+            value = inter_node.bandwidth[sender][receiver]
+            if row == column:
+                continue
+            if value is None:
+                names = instance.cluster.nodes[sender].name, instance.cluster.nodes[receiver].name
+                missing.append(
+                    Problem(
+                        f"cluster.network.inter_node.bandwidth.values[{sender}][{receiver}]",
+                        f"the link from {names[0]} to {names[1]} was not measured",
+                    )
+                )
+            else:
+                pair[row, column] = value
+    if missing:
+        raise InputError(missing)
+    if inter_node.measures == "flow":
+        ceiling = float(pair[np.isfinite(pair)].max())
+        return pair * inter_node.flows_per_pair, ceiling
+    return pair, float("inf")

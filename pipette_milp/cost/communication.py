@@ -1,0 +1,144 @@
+"""Bytes and latencies of every collective and hop, as frameworks and NCCL make them.
+
+Written from Megatron-LM's ``tensor_parallel/layers.py``, ``mappings.py``, ``cross_entropy.py``,
+``schedules.py::get_tensor_shapes`` and NCCL's ``tuning.cc`` (costs, sections 3 and 4).
+``V = e * b * S * h`` is the activation of one micro-batch.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipette_milp.cost.compute import TaskTime
+from pipette_milp.arrays import Array
+from pipette_milp.cost.tables import Ring
+
+COLLECTIVE_BASE_S = 8.4e-6
+"""Start of a ring collective, simple protocol, seconds (NCCL ``tuning.cc``, baseLatencies)."""
+LOCAL_STEP_S = 3.4e-6
+"""One ring step inside a node, simple protocol, seconds (NCCL ``tuning.cc``, hwLatencies, NVLink)."""
+NODE_STEP_S = 14e-6
+"""One ring step between nodes, simple protocol, seconds (NCCL ``tuning.cc``, hwLatencies, network)."""
+BUCKET_MIN_PARAMETERS = 40e6
+BUCKET_PARAMETERS_PER_REPLICA = 1e6
+"""Megatron-LM's bucket of overlapped gradient reduction: max(40e6, 1e6 * data degree) parameters."""
+
+
+def ring_latency_s(ranks: int, passes: int) -> float:
+    """Latency of a ring collective inside a node; ``passes`` is 2 for all-reduce, 1 for one half of it."""
+    return COLLECTIVE_BASE_S + passes * (ranks - 1) * LOCAL_STEP_S
+
+
+@dataclass(frozen=True)
+class TensorGroup:
+    """Collectives of one tensor group inside a node with a scale-up switch.
+
+    Every rank has its own port, so groups on one node do not slow each other.
+    """
+
+    ranks: int
+    bytes_per_s: float
+    hidden_fraction: float
+    """Share of the exposed time that chunked overlap hides (``overlap.tensor``)."""
+
+    def all_reduce_s(self, payload_bytes: float) -> float:
+        """2(t-1)/t of the payload through each port."""
+        if self.ranks == 1:
+            return 0.0
+        share = 2 * (self.ranks - 1) / self.ranks
+        return ring_latency_s(self.ranks, 2) + share * payload_bytes / self.bytes_per_s
+
+    def all_gather_s(self, payload_bytes: float) -> float:
+        """(t-1)/t of the payload through each port; a reduce-scatter takes as long."""
+        if self.ranks == 1:
+            return 0.0
+        share = (self.ranks - 1) / self.ranks
+        return ring_latency_s(self.ranks, 1) + share * payload_bytes / self.bytes_per_s
+
+    def exposed_s(self, collective_s: float, under_s: float = 0.0) -> float:
+        """What is left of a collective that runs under ``under_s`` of compute."""
+        return max(0.0, collective_s - under_s) * (1.0 - self.hidden_fraction)
+
+    def layer(
+        self, activation_bytes: float, compute: TaskTime, *, sequence_parallel: bool, recompute: str
+    ) -> TaskTime:
+        """Exposed collectives of one layer and micro-batch; ``compute`` is the layer's compute time.
+
+        A hidden collective runs under one of the two weight-gradient or input-gradient products of the
+        layer: half of the layer's.
+        """
+        under_weight = compute.weight_gradient_s / 2
+        under_input = compute.forward_s / 2
+        if sequence_parallel:
+            gather = self.all_gather_s(activation_bytes)
+            forward = 4 * self.exposed_s(gather)
+            backward = 2 * self.exposed_s(gather) + 2 * self.exposed_s(gather, under_input)
+            weight = 2 * self.exposed_s(gather, under_weight)
+        else:
+            reduce = self.all_reduce_s(activation_bytes)
+            forward = 2 * self.exposed_s(reduce)
+            backward = 0.0
+            weight = 2 * self.exposed_s(reduce, under_weight)
+        again = forward if recompute == "full" else 0.0
+        return TaskTime(forward, backward + again, weight)
+
+    def embedding(self, activation_bytes: float, *, sequence_parallel: bool) -> TaskTime:
+        """One all-reduce forward (reduce-scatter with sequence parallel, gathered back in backward)."""
+        if sequence_parallel:
+            half = self.exposed_s(self.all_gather_s(activation_bytes))
+            return TaskTime(half, 0.0, half)
+        return TaskTime(self.exposed_s(self.all_reduce_s(activation_bytes)), 0.0, 0.0)
+
+    def head(self, activation_bytes: float, loss_bytes: float, *, sequence_parallel: bool) -> TaskTime:
+        """Head input gathered, its gradient reduced, three all-reduces of the loss (4 bytes a token)."""
+        loss = 3 * self.exposed_s(self.all_reduce_s(loss_bytes))
+        if sequence_parallel:
+            half = self.exposed_s(self.all_gather_s(activation_bytes))
+            return TaskTime(half + loss, half, half)
+        return TaskTime(loss, self.exposed_s(self.all_reduce_s(activation_bytes)), 0.0)
+
+
+def hop_bytes(activation_bytes: float, tensor: int, *, split: bool) -> float:
+    """What each tensor rank sends over a boundary; ``split``: the sequence (or hidden) is divided.
+
+    Without sequence parallel ``tensor`` identical copies cross the link.
+    """
+    return activation_bytes / tensor if split else activation_bytes
+
+
+def gradient_ring(
+    data: int, *, sharded: bool, element_bytes: float, layer_parameters: float, extra_parameters: Array
+) -> Ring:
+    """Gradient synchronisation: all-reduce, or the reduce-scatter of a sharded optimiser."""
+    passes = 1 if sharded else 2
+    return _ring(data, passes, element_bytes, layer_parameters, extra_parameters)
+
+
+def parameter_ring(
+    data: int, *, sharded: bool, element_bytes: float, layer_parameters: float, extra_parameters: Array
+) -> Ring:
+    """All-gather of the updated parameters of a sharded optimiser; empty otherwise."""
+    passes = 1 if sharded else 0
+    return _ring(data, passes, element_bytes, layer_parameters, extra_parameters)
+
+
+def _ring(data: int, passes: int, element_bytes: float, layer_parameters: float, extra: Array) -> Ring:
+    if data == 1:
+        passes = 0
+    factor = passes * (data - 1) / data * element_bytes
+    return Ring(
+        bytes_per_layer=factor * layer_parameters,
+        bytes_extra=factor * np.asarray(extra, dtype=float),
+        latency_s=COLLECTIVE_BASE_S if passes else 0.0,
+        latency_per_node_step_s=passes * NODE_STEP_S,
+        latency_per_local_step_s=passes * LOCAL_STEP_S,
+    )
+
+
+def bucket_count(parameters: float, data: int) -> int:
+    """Buckets of an overlapped gradient reduction (Megatron-LM ``distributed_data_parallel.py``)."""
+    size = max(BUCKET_MIN_PARAMETERS, BUCKET_PARAMETERS_PER_REPLICA * data)
+    return max(1, math.ceil(parameters / size))

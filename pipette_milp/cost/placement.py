@@ -1,0 +1,261 @@
+"""Durations of a plan from its cost tables: the formulas of `pipette_milp.cost.tables`, evaluated.
+
+Two levels. `placement_durations` is the plain evaluation everything is held to. Search needs the same
+numbers many times, so the loops over cells live in small kernels on plain arrays, which
+`pipette_milp.accelerate` compiles where numba is installed; without it they run as they stand.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pipette_milp.accelerate import compiled
+from pipette_milp.cost.durations import Durations
+from pipette_milp.arrays import Array, IntArray
+from pipette_milp.cost.tables import CostTables, Ring
+
+
+def placement_durations(tables: CostTables, layers: IntArray, node_of_cell: IntArray) -> Durations:
+    """Durations of the plan with ``layers[V]`` and ``node_of_cell[p, d]``.
+
+    Source: formulation, section 2; costs, section 4.
+    """
+    layers = np.asarray(layers, dtype=np.int64)
+    node_of_cell = np.ascontiguousarray(node_of_cell, dtype=np.int64)
+    shape = (tables.num_virtual_stages, tables.data)
+    forward, backward, weight = stage_times(tables, layers)
+    hop_forward, hop_backward = hop_times(tables, node_of_cell)
+    stage_layers = layers.reshape(tables.configuration.virtual_stages, tables.pipeline).sum(axis=0)
+    gather = (
+        ring_times(tables, tables.gather, stage_layers, node_of_cell)
+        if tables.gather_exposed
+        else np.zeros(tables.pipeline)
+    )
+    return Durations(
+        forward_s=np.broadcast_to(forward[:, None], shape),
+        backward_s=np.broadcast_to(backward[:, None], shape),
+        weight_gradient_s=None if weight is None else np.broadcast_to(weight[:, None], shape),
+        hop_forward_s=hop_forward,
+        hop_backward_s=hop_backward,
+        gradient_sync_s=exposed_sync_s(
+            tables, ring_times(tables, tables.sync, stage_layers, node_of_cell), layers
+        ),
+        embedding_sync_s=embedding_time(tables, node_of_cell),
+        optimizer_s=tables.optimizer_layer_s * stage_layers + tables.optimizer_extra_s,
+        parameter_gather_s=gather,
+        fixed_s=tables.fixed_s,
+    )
+
+
+def stage_times(tables: CostTables, layers: IntArray) -> tuple[Array, Array, Array | None]:
+    """Forward, backward and (where the schedule separates it, else None) weight gradient, [V]."""
+    forward = tables.forward_layer_s * layers + tables.forward_extra_s
+    backward = tables.backward_layer_s * layers + tables.backward_extra_s
+    if tables.weight_gradient_layer_s == 0:
+        return forward, backward, None
+    return forward, backward, tables.weight_gradient_layer_s * layers + tables.weight_gradient_extra_s
+
+
+def exposed_sync_s(tables: CostTables, ring_s: Array, layers: IntArray) -> Array:
+    """[p] exposed part of the gradient synchronisation.
+
+    With overlap only stage 0 has buckets: ``k`` equal ones, bucket ``i`` ready after the share ``i/k`` of the
+    last backward, reduced one after another, so the end is the later of "the last one starts on time" and
+    "all of them back to back from the first one on".
+    """
+    if tables.sync_buckets == 1:
+        return ring_s
+    exposed = ring_s.copy()
+    buckets = tables.sync_buckets
+    backward = tables.backward_layer_s * layers[0] + tables.backward_extra_s[0]
+    exposed[0] = max(ring_s[0] / buckets, ring_s[0] - backward * (buckets - 1) / buckets)
+    return exposed
+
+
+def hop_times(tables: CostTables, node_of_cell: IntArray) -> tuple[Array, Array]:
+    """[V-1, d] forward and backward hops with the load of their concurrency group."""
+    boundaries = tables.num_virtual_stages - 1
+    forward = np.zeros((boundaries, tables.data))
+    backward = np.zeros((boundaries, tables.data))
+    distinct = min(boundaries, tables.pipeline)  # boundaries j and j + p join the same cells
+    for j in range(distinct):
+        source, target = tables.boundary_cells(j)
+        arguments = (tables.hop_bytes, float(tables.tensor), *_links(tables))
+        _flow_times(node_of_cell[source], node_of_cell[target], *arguments, forward[j])
+        _flow_times(node_of_cell[target], node_of_cell[source], *arguments, backward[j])
+    forward[:distinct] += tables.hop_gather_s
+    backward[:distinct] += tables.hop_gather_s
+    for j in range(distinct, boundaries):
+        forward[j] = forward[j - tables.pipeline]
+        backward[j] = backward[j - tables.pipeline]
+    return forward, backward
+
+
+def ring_times(tables: CostTables, ring: Ring, stage_layers: IntArray, node_of_cell: IntArray) -> Array:
+    """[p] time of one ring collective of every stage, all stages loading the network at once."""
+    sent_bytes = ring.bytes_per_layer * stage_layers + ring.bytes_extra
+    times = np.zeros(tables.pipeline)
+    if tables.data > 1 and np.any(sent_bytes > 0):
+        _ring_times(
+            node_of_cell,
+            sent_bytes,
+            float(tables.tensor),
+            ring.latency_s,
+            ring.latency_per_node_step_s,
+            ring.latency_per_local_step_s,
+            tables.pair_bytes_per_s,
+            tables.egress_bytes_per_s,
+            tables.ingress_bytes_per_s,
+            tables.port_bytes_per_s,
+            tables.local_bytes_per_s,
+            times,
+        )
+    return times
+
+
+def embedding_time(tables: CostTables, node_of_cell: IntArray) -> float:
+    """Exchange of the tied embedding's gradient between the first and the last stage, all replicas at once."""
+    if tables.embedding_bytes <= 0:
+        return 0.0
+    slowest = 0.0
+    out = np.zeros(tables.data)
+    first, last = node_of_cell[0], node_of_cell[-1]
+    for source, target in ((first, last), (last, first)):
+        _embedding_times(
+            source, target, first, last, tables.embedding_bytes, float(tables.tensor), *_links(tables), out
+        )
+        slowest = max(slowest, float(out.max()))
+    return slowest + tables.embedding_latency_s
+
+
+def _links(tables: CostTables) -> tuple[Array, Array, Array, Array, float, Array, Array]:
+    return (
+        tables.latency_s,
+        tables.pair_bytes_per_s,
+        tables.egress_bytes_per_s,
+        tables.ingress_bytes_per_s,
+        tables.port_bytes_per_s,
+        tables.local_bytes_per_s,
+        tables.local_latency_s,
+    )
+
+
+@compiled
+def _flow_times(
+    source, target, sent_bytes, ranks, latency, pair, egress, ingress, port, local, local_latency, out
+):
+    """One flow per replica and tensor rank from source[z] to target[z], all at once."""
+    replicas = source.shape[0]
+    for z in range(replicas):
+        a, b = source[z], target[z]
+        if a == b:
+            out[z] = local_latency[a] + sent_bytes / local[a]
+            continue
+        leaving, entering, same = 0, 0, 0
+        for other in range(replicas):
+            c, e = source[other], target[other]
+            if c == e:
+                continue
+            if c == a:
+                leaving += 1
+                if e == b:
+                    same += 1
+            if e == b:
+                entering += 1
+        load = ranks * sent_bytes
+        time = sent_bytes / port
+        time = max(time, same * load / pair[a, b])
+        time = max(time, leaving * load / egress[a])
+        time = max(time, entering * load / ingress[b])
+        out[z] = latency[a, b] + time
+
+
+@compiled
+def _embedding_times(
+    source, target, first, last, sent_bytes, ranks, latency, pair, egress, ingress, port, local, local_latency, out
+):
+    """As `_flow_times`, for exchanges: both directions of every pair load the network at once."""
+    replicas = source.shape[0]
+    for z in range(replicas):
+        a, b = source[z], target[z]
+        if a == b:
+            out[z] = local_latency[a] + sent_bytes / local[a]
+            continue
+        leaving, entering, same = 0, 0, 0
+        for other in range(replicas):
+            for c, e in ((first[other], last[other]), (last[other], first[other])):
+                if c == e:
+                    continue
+                if c == a:
+                    leaving += 1
+                    if e == b:
+                        same += 1
+                if e == b:
+                    entering += 1
+        load = ranks * sent_bytes
+        time = sent_bytes / port
+        time = max(time, same * load / pair[a, b])
+        time = max(time, leaving * load / egress[a])
+        time = max(time, entering * load / ingress[b])
+        out[z] = latency[a, b] + time
+
+
+@compiled
+def _ring_times(
+    node_of_cell,
+    sent_bytes,
+    ranks,
+    latency,
+    latency_per_node_step,
+    latency_per_local_step,
+    pair,
+    egress,
+    ingress,
+    port,
+    local,
+    out,
+):
+    """Rings over the distinct nodes of each stage in order of first appearance by replica index."""
+    stages, replicas = node_of_cell.shape
+    nodes = egress.shape[0]
+    order = np.zeros((stages, replicas), dtype=np.int64)
+    members = np.zeros((stages, replicas), dtype=np.int64)
+    lengths = np.zeros(stages, dtype=np.int64)
+    pair_load = np.zeros((nodes, nodes))
+    egress_load = np.zeros(nodes)
+    ingress_load = np.zeros(nodes)
+    position = np.zeros(nodes, dtype=np.int64)
+    for s in range(stages):
+        position[:] = -1
+        m = 0
+        for z in range(replicas):
+            n = node_of_cell[s, z]
+            if position[n] < 0:
+                position[n] = m
+                order[s, m] = n
+                members[s, m] = 0
+                m += 1
+            members[s, position[n]] += 1
+        lengths[s] = m
+        if m >= 2:
+            load = ranks * sent_bytes[s]
+            for i in range(m):
+                a = order[s, i]
+                b = order[s, (i + 1) % m]
+                pair_load[a, b] += load
+                egress_load[a] += load
+                ingress_load[b] += load
+    for s in range(stages):
+        m = lengths[s]
+        time = 0.0
+        for i in range(m):
+            a = order[s, i]
+            if members[s, i] >= 2:
+                time = max(time, sent_bytes[s] / local[a])
+            if m >= 2:
+                b = order[s, (i + 1) % m]
+                time = max(time, sent_bytes[s] / (members[s, i] * port))
+                time = max(time, pair_load[a, b] / pair[a, b])
+                time = max(time, egress_load[a] / egress[a])
+                time = max(time, ingress_load[b] / ingress[b])
+        out[s] = latency + (m - 1) * latency_per_node_step + (replicas - m) * latency_per_local_step + time

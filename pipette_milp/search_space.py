@@ -1,0 +1,280 @@
+"""Legal configurations, and the reason for every refusal.
+
+One function per rule; `families` walks the degrees from the outside in, so that a refusal names the rule that
+cut a whole branch once instead of once per option below it. Rules are those of the instance's framework
+(formats, sections 1.2 and 1.3), of the schedule and of memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pipette_milp.cost.build import CostModel
+from pipette_milp.cost.tables import CostTables
+from pipette_milp.schedules import get_schedule
+from pipette_milp.schema.plan import Configuration, Overlap, split_stages
+from pipette_milp.units import Dimension, format_quantity
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A part of the space that is out before any search: the degrees concerned and the rule."""
+
+    degrees: dict[str, Any]
+    reason: str
+    memory_short_bytes: float | None = None
+    """How much the tightest stage of the best split misses; None where memory is not the reason."""
+
+
+@dataclass(frozen=True)
+class SearchSpace:
+    """Families in the order of enumeration, with their cost tables, and all refusals."""
+
+    families: list[CostTables] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+
+
+def enumerate_space(costs: CostModel) -> SearchSpace:
+    """All legal families of an instance and the reason for each refusal."""
+    space = SearchSpace()
+    for configuration in _configurations(costs, space.refusals):
+        tables = costs.tables(configuration)
+        refusal = memory_refusal(costs, tables)
+        if refusal is None:
+            space.families.append(tables)
+        else:
+            space.refusals.append(refusal)
+    return space
+
+
+def _configurations(costs: CostModel, refusals: list[Refusal]) -> Iterator[Configuration]:
+    instance, cluster = costs.instance, costs.cluster
+    search = instance.search
+    for tensor in _allowed(search.tensor, search.fix.tensor, range(1, _largest_node(costs) + 1)):
+        reason = tensor_refusal(costs, tensor)
+        if reason:
+            refusals.append(Refusal({"tensor": tensor}, reason))
+            continue
+        cells = int((cluster.gpus_per_node // tensor).sum())
+        for pipeline, data in _grids(costs, tensor, cells, refusals):
+            for batch in instance.training.global_batch_size:
+                yield from _with_batch(costs, tensor, pipeline, data, batch, refusals)
+
+
+def _with_batch(
+    costs: CostModel, tensor: int, pipeline: int, data: int, batch: int, refusals: list[Refusal]
+) -> Iterator[Configuration]:
+    search = costs.instance.search
+    degrees = {"tensor": tensor, "pipeline": pipeline, "data": data}
+    if batch % data:
+        refusals.append(Refusal(degrees, f"global batch {batch} is no multiple of the data degree {data}"))
+        return
+    per_replica = batch // data
+    for micro_batch in _allowed(search.micro_batch, search.fix.micro_batch, _divisors(per_replica)):
+        if per_replica % micro_batch:
+            refusals.append(
+                Refusal(
+                    {**degrees, "micro_batch": micro_batch},
+                    f"{per_replica} sequences per replica are no multiple of micro-batch {micro_batch}",
+                )
+            )
+            continue
+        for schedule, virtual in _schedules(costs, pipeline):
+            yield from _with_schedule(
+                costs,
+                {**degrees, "micro_batch": micro_batch, "num_micro_batches": per_replica // micro_batch},
+                schedule,
+                virtual,
+                refusals,
+            )
+
+
+def _with_schedule(
+    costs: CostModel, degrees: dict[str, int], name: str, virtual: int, refusals: list[Refusal]
+) -> Iterator[Configuration]:
+    training = costs.instance.training
+    schedule = get_schedule(name)
+    pipeline = degrees["pipeline"]
+    layers = costs.instance.search.layers_per_stage or default_split(costs, pipeline * virtual)
+    for transfers in training.transfers_for(name):
+        reason = None
+        if pipeline * virtual > costs.instance.model.layers and costs.instance.search.layers_per_stage is None:
+            reason = f"{costs.instance.model.layers} layers cannot fill {pipeline * virtual} stages"
+        elif len(layers) != pipeline * virtual:
+            reason = f"the fixed split has {len(layers)} stages, not {pipeline * virtual}"
+        reason = reason or schedule.legality(pipeline, virtual, degrees["num_micro_batches"], transfers, layers)
+        if reason:
+            refusals.append(Refusal({**degrees, "schedule": name, "virtual_stages": virtual}, reason))
+            continue
+        for sequence_parallel in training.sequence_parallel:
+            if sequence_parallel and degrees["tensor"] == 1 and False in training.sequence_parallel:
+                continue  # the same plan as without
+            for sharding in training.data_sharding:
+                if sharding != "none" and degrees["data"] == 1 and "none" in training.data_sharding:
+                    continue  # the same plan as without
+                for recompute in training.recompute:
+                    yield Configuration(
+                        **degrees,
+                        virtual_stages=virtual,
+                        schedule=name,
+                        pipeline_transfers=transfers,
+                        stages=split_stages(tuple(layers)),
+                        recompute=recompute,
+                        sequence_parallel=sequence_parallel and degrees["tensor"] > 1,
+                        data_sharding=sharding if degrees["data"] > 1 else "none",
+                        gradient_dtype=training.gradient_dtype,
+                        overlap=Overlap(**training.overlap.model_dump()),
+                    )
+
+
+def _grids(
+    costs: CostModel, tensor: int, cells: int, refusals: list[Refusal]
+) -> Iterator[tuple[int, int]]:
+    """Pipeline and data degrees that use all cells, or fewer where the instance allows it."""
+    search, cluster = costs.instance.search, costs.cluster
+    stages = _allowed(search.pipeline, search.fix.pipeline, range(1, min(cells, costs.instance.model.layers) + 1))
+    if search.use_all_gpus and cells * tensor != cluster.num_gpus:
+        refusals.append(
+            Refusal(
+                {"tensor": tensor},
+                f"groups of {tensor} leave {cluster.num_gpus - cells * tensor} of {cluster.num_gpus} GPUs idle; "
+                "search.use_all_gpus = false allows it",
+            )
+        )
+        return
+    for pipeline in stages:
+        if search.use_all_gpus:
+            if cells % pipeline:
+                if search.pipeline or search.fix.pipeline:
+                    refusals.append(
+                        Refusal(
+                            {"tensor": tensor, "pipeline": pipeline},
+                            f"{cells} tensor groups are no multiple of pipeline degree {pipeline}",
+                        )
+                    )
+                continue
+            replicas: Iterable[int] = (cells // pipeline,)
+        else:
+            replicas = range(cells // pipeline, 0, -1)
+        for data in _allowed(None, search.fix.data, replicas):
+            if search.data is not None and data not in search.data:
+                continue
+            if data * pipeline > cells or (search.use_all_gpus and data * pipeline != cells):
+                refusals.append(
+                    Refusal(
+                        {"tensor": tensor, "pipeline": pipeline, "data": data},
+                        f"{pipeline} x {tensor} x {data} does not use the {cluster.num_gpus} GPUs there are",
+                    )
+                )
+                continue
+            yield pipeline, data
+
+
+def _schedules(costs: CostModel, pipeline: int) -> Iterator[tuple[str, int]]:
+    search = costs.instance.search
+    for name in search.schedules or _default_schedules(costs):
+        many = get_schedule(name).allows_virtual_stages
+        for virtual in search.virtual_stages:
+            if many == (virtual > 1):
+                yield name, virtual
+
+
+def _default_schedules(costs: CostModel) -> tuple[str, ...]:
+    """What Megatron-LM runs: 1F1B, interleaved as soon as several virtual stages are allowed."""
+    virtual = costs.instance.search.virtual_stages
+    names = ("1f1b",) if 1 in virtual else ()
+    return (*names, "interleaved") if max(virtual) > 1 else names
+
+
+def tensor_refusal(costs: CostModel, tensor: int) -> str | None:
+    """Why a tensor degree is illegal, or None. Megatron-LM's rules (formats, section 1.2)."""
+    model = costs.instance.model
+    largest = _largest_node(costs)
+    if tensor > largest:
+        return f"tensor degree {tensor} exceeds the {largest} GPUs of a node (aligned groups stay inside one)"
+    if model.attention_heads % tensor:
+        return f"{model.attention_heads} heads are no multiple of tensor degree {tensor}"
+    if tensor <= model.kv_heads and model.kv_heads % tensor:
+        return f"{model.kv_heads} key/value heads are no multiple of tensor degree {tensor}"
+    if tensor > model.kv_heads and tensor % model.kv_heads:
+        return f"tensor degree {tensor} is no multiple of the {model.kv_heads} key/value heads"
+    if model.ffn_hidden_size % tensor:
+        return f"MLP width {model.ffn_hidden_size} is no multiple of tensor degree {tensor}"
+    if all(costs.instance.training.sequence_parallel) and model.sequence_length % tensor:
+        return f"sequence length {model.sequence_length} is no multiple of tensor degree {tensor}"
+    return None
+
+
+def memory_refusal(costs: CostModel, tables: CostTables) -> Refusal | None:
+    """Why no layer split fits, or None. Names the stage and how much it misses in the best case."""
+    configuration = tables.configuration
+    usable = tables.memory_usable_bytes
+    low = tables.min_layers
+    chunks, pipeline = configuration.virtual_stages, configuration.pipeline
+    low_stage = low.reshape(chunks, pipeline).sum(axis=0)
+    per_layer = tables.memory_layer_bytes[:pipeline]
+    room = (usable - tables.memory_extra_bytes) / per_layer
+    most = np.floor(room).astype(np.int64)
+    degrees = _degrees(configuration)
+    if np.all(most >= low_stage) and most.sum() >= tables.total_layers:
+        return None
+    needed = _least_peak_bytes(tables, low_stage)
+    stage, need = int(np.argmax(needed)), float(needed.max())
+    return Refusal(
+        degrees,
+        f"memory: stage {stage} needs {_memory(need)} per GPU in the best split, "
+        f"{_memory(usable)} of {_memory(costs.cluster.gpu.memory_bytes)} is usable",
+        memory_short_bytes=need - usable,
+    )
+
+
+def _least_peak_bytes(tables: CostTables, low_stage: np.ndarray) -> np.ndarray:
+    """[p] memory of each stage in the split whose fullest stage is least full (layers added one by one)."""
+    per_layer = tables.memory_layer_bytes[: tables.pipeline]
+    layers = low_stage.copy()
+    for _ in range(int(tables.total_layers - layers.sum())):
+        layers[np.argmin(tables.memory_extra_bytes + per_layer * (layers + 1))] += 1
+    return np.asarray(tables.memory_extra_bytes + per_layer * layers)
+
+
+def default_split(costs: CostModel, virtual: int) -> tuple[int, ...]:
+    """Layers as even as they go; what is left over goes to the middle, away from embedding and head."""
+    layers = costs.instance.model.layers
+    if virtual > layers:
+        return (0,) * virtual
+    base, rest = divmod(layers, virtual)
+    split = [base] * virtual
+    start = (virtual - rest) // 2
+    for index in range(start, start + rest):
+        split[index] += 1
+    return tuple(split)
+
+
+def _degrees(configuration: Configuration) -> dict[str, Any]:
+    keys = ("pipeline", "virtual_stages", "tensor", "data", "micro_batch", "schedule")
+    options = ("recompute", "sequence_parallel", "data_sharding")
+    return {key: getattr(configuration, key) for key in keys + options}
+
+
+def _largest_node(costs: CostModel) -> int:
+    return int(costs.cluster.gpus_per_node.max())
+
+
+def _allowed(
+    listed: Iterable[int] | None, fixed: int | None, default: Iterable[int]
+) -> list[int]:
+    if fixed is not None:
+        return [fixed]
+    return sorted(set(listed)) if listed is not None else list(default)
+
+
+def _divisors(number: int) -> list[int]:
+    return [value for value in range(1, number + 1) if number % value == 0]
+
+
+def _memory(size_bytes: float) -> str:
+    return format_quantity(size_bytes, Dimension.BYTES)
