@@ -131,7 +131,7 @@ def exchange_steps(*members: Transfer | None) -> tuple[Exchange, ...]:
 
 
 class StageEnds:
-    """The four transfers of a pipeline stage with its neighbours, None beyond the ends (one chunk a stage)."""
+    """The four transfers of a stage with its neighbours, None beyond the ends (one chunk a stage)."""
 
     def __init__(self, stage: int, pipeline: int) -> None:
         self.stage = stage

@@ -7,11 +7,15 @@
 from pipette_milp.simulator.graph import EventGraph, event_graph
 from pipette_milp.simulator.iteration import compose_iteration, simulated_s
 from pipette_milp.simulator.longest_path import finish_times
+from pipette_milp.simulator.path_counts import PathCounts, path_counts, path_counts_batch
 
 __all__ = [
     "EventGraph",
+    "PathCounts",
     "compose_iteration",
     "event_graph",
     "finish_times",
+    "path_counts",
+    "path_counts_batch",
     "simulated_s",
 ]
