@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from pipette_milp.schema.plan import FrozenModel
 from pipette_milp.schema.quantities import Count, unsupported
-from pipette_milp.schema.strict import problems_error
 
 PositionEmbedding = Literal["learned", "rope", "none"]
 Normalization = Literal["layernorm", "rmsnorm"]
@@ -25,9 +24,9 @@ class ModelSection(FrozenModel):
     hidden_size: Count
     ffn_hidden_size: Count
     attention_heads: Count
-    kv_heads: Count
+    kv_heads: Count = Field(default=None, validate_default=True)
     """Default: ``attention_heads``."""
-    head_dim: Count
+    head_dim: Count = Field(default=None, validate_default=True)
     """Default: ``hidden_size / attention_heads``."""
     vocab_size: Count
     sequence_length: Count
@@ -35,7 +34,7 @@ class ModelSection(FrozenModel):
     """Three matrices per MLP instead of two."""
     tied_embeddings: bool
     position_embedding: PositionEmbedding
-    max_positions: Count
+    max_positions: Count = Field(default=None, validate_default=True)
     """Rows of a learned position table. Default: ``sequence_length``."""
     normalization: Normalization
     biases: bool
@@ -47,26 +46,30 @@ class ModelSection(FrozenModel):
     moe: Annotated[None, unsupported(None, what="mixture of experts")] = None
     mla: Annotated[None, unsupported(None, what="latent attention")] = None
 
-    @model_validator(mode="before")
+    # Defaults that follow from fields above. Where such a field is invalid itself, 1 stands in: the
+    # section is refused for that field and not for this one.
+
+    @field_validator("kv_heads", mode="before")
     @classmethod
-    def _defaults(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        filled = dict(data)
-        heads, hidden = data.get("attention_heads"), data.get("hidden_size")
-        if data.get("kv_heads") is None and heads is not None:
-            filled["kv_heads"] = heads
-        if data.get("max_positions") is None and data.get("sequence_length") is not None:
-            filled["max_positions"] = data["sequence_length"]
-        if data.get("head_dim") is None and isinstance(heads, int) and isinstance(hidden, int):
-            if heads < 1 or hidden < 1:
-                return filled  # the fields themselves say what is wrong
-            if hidden % heads:
-                raise problems_error(
-                    [(("head_dim",), f"is required: {heads} heads do not divide hidden_size {hidden}")]
-                )
-            filled["head_dim"] = hidden // heads
-        return filled
+    def _default_kv_heads(cls, value: Any, info: ValidationInfo) -> Any:
+        return info.data.get("attention_heads", 1) if value is None else value
+
+    @field_validator("head_dim", mode="before")
+    @classmethod
+    def _default_head_dim(cls, value: Any, info: ValidationInfo) -> Any:
+        if value is not None:
+            return value
+        hidden, heads = info.data.get("hidden_size"), info.data.get("attention_heads")
+        if hidden is None or heads is None:
+            return 1
+        if hidden % heads:
+            raise ValueError(f"is required: {heads} heads do not divide hidden_size {hidden}")
+        return hidden // heads
+
+    @field_validator("max_positions", mode="before")
+    @classmethod
+    def _default_max_positions(cls, value: Any, info: ValidationInfo) -> Any:
+        return info.data.get("sequence_length", 1) if value is None else value
 
     @field_validator("kv_heads")
     @classmethod
@@ -76,11 +79,10 @@ class ModelSection(FrozenModel):
             raise ValueError(f"expected a divisor of the {heads} attention heads")
         return value
 
-    @model_validator(mode="after")
-    def _contradictions(self) -> ModelSection:
-        if self.position_embedding == "learned" and self.max_positions < self.sequence_length:
-            raise ValueError(
-                f"a learned table of max_positions = {self.max_positions} is shorter than "
-                f"sequence_length = {self.sequence_length}"
-            )
-        return self
+    @field_validator("max_positions")
+    @classmethod
+    def _table_long_enough(cls, value: int, info: ValidationInfo) -> int:
+        sequence = info.data.get("sequence_length")
+        if info.data.get("position_embedding") == "learned" and sequence is not None and value < sequence:
+            raise ValueError(f"a learned table of {value} rows is shorter than sequence_length {sequence}")
+        return value

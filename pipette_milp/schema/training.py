@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from pipette_milp.schema.plan import (
     DataSharding,
@@ -35,7 +35,7 @@ class TrainingSection(FrozenModel):
     global_batch_size: Annotated[tuple[Count, ...], *ONE_OR_MANY]
     """Sequences per iteration; times of several are compared per token."""
     precision: Precision
-    gradient_dtype: GradientDtype
+    gradient_dtype: GradientDtype = Field(default=None, validate_default=True)
     """Default: fp16 for fp16, else fp32."""
     optimizer: Literal["adam", "adamw"] = "adam"
     data_sharding: Annotated[tuple[DataSharding, ...], *ONE_OR_MANY] = ("none",)
@@ -57,14 +57,19 @@ class TrainingSection(FrozenModel):
             return self.pipeline_transfers
         return (_TRANSFERS_OF_SCHEDULE.get(schedule, "async"),)
 
+    @field_validator("gradient_dtype", mode="before")
+    @classmethod
+    def _default_gradient_dtype(cls, value: Any, info: ValidationInfo) -> Any:
+        if value is not None:
+            return value
+        return "fp16" if info.data.get("precision") == "fp16" else "fp32"
+
     @model_validator(mode="before")
     @classmethod
-    def _defaults(cls, data: Any) -> Any:
+    def _distributed_optimizer(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
         filled = dict(data)
-        if data.get("gradient_dtype") is None:
-            filled["gradient_dtype"] = "fp16" if data.get("precision") == "fp16" else "fp32"
         spelled = data.get("distributed_optimizer")
         if isinstance(spelled, bool):
             wanted = "optimizer" if spelled else "none"
