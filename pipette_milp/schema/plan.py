@@ -5,9 +5,9 @@ Field names are those of the files (contract: "Result JSON"), units are in the n
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, computed_field
+from pydantic import BaseModel, ConfigDict, Field, computed_field, field_validator, model_validator
 
 Recompute = Literal["none", "selective", "full"]
 DataSharding = Literal["none", "optimizer", "gradients", "parameters"]
@@ -65,6 +65,38 @@ class Configuration(FrozenModel):
     data_sharding: DataSharding = "none"
     gradient_dtype: GradientDtype = "fp32"
     overlap: Overlap = Overlap()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_layers_per_stage(cls, data: Any) -> Any:
+        """Files also carry the derived ``layers_per_stage``; it may stand for ``stages``."""
+        if not isinstance(data, dict) or "layers_per_stage" not in data:
+            return data
+        rest = dict(data)
+        layers = rest.pop("layers_per_stage")
+        if layers is None:
+            return rest
+        if not isinstance(layers, list | tuple) or not all(
+            type(count) is int and count >= 0 for count in layers
+        ):
+            raise ValueError(f"layers_per_stage: expected a list of whole numbers, got {layers!r}")
+        stages = rest.get("stages")
+        if stages is None:
+            rest["stages"] = split_stages(tuple(layers))
+        elif isinstance(stages, list | tuple) and len(stages) == len(layers):
+            counts = [s.get("layers") if isinstance(s, dict) else getattr(s, "layers", None) for s in stages]
+            if counts != list(layers):
+                raise ValueError(f"layers_per_stage {layers!r} contradicts stages, which have {counts!r}")
+        else:
+            raise ValueError("layers_per_stage contradicts stages: another number of stages")
+        return rest
+
+    @field_validator("rank_order")
+    @classmethod
+    def _known_order(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if value != RANK_ORDER:
+            raise ValueError(f"not supported yet: only {', '.join(RANK_ORDER)}, leftmost fastest")
+        return value
 
     @computed_field  # type: ignore[prop-decorator]
     @property
