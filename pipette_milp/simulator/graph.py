@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from pipette_milp.errors import IllegalConfigurationError, Problem
 from pipette_milp.schedules import get_schedule
-from pipette_milp.schedules.base import ASYNC, Exchange, Program, Task
+from pipette_milp.schedules.base import ASYNC, Exchange, Program, Task, Transfer
 
 IntArray = NDArray[np.int64]
 
@@ -29,8 +29,6 @@ KINDS = ("forward", "backward", "weight_gradient", "hop_forward", "hop_backward"
 FORWARD, BACKWARD, WEIGHT_GRADIENT, HOP_FORWARD, HOP_BACKWARD = range(5)
 _TASK_KIND = {"F": FORWARD, "B": BACKWARD, "W": WEIGHT_GRADIENT}
 _HOP_KIND = {"F": HOP_FORWARD, "B": HOP_BACKWARD}
-
-Key = tuple[int, int, int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,9 +48,11 @@ class EventGraph:
     """[n] virtual stage of a task, boundary of a transfer"""
     micro_batch: IntArray
     """[n]"""
+    rows: tuple[slice, ...]
+    """Rows of every kind in the stacked durations: forward [V], backward [V], weight gradient [V] if the
+    schedule has one, hop forward [V-1], hop backward [V-1]"""
     duration_row: IntArray
-    """[n] row in the stacked durations: forward [V], backward [V], weight gradient [V] if the schedule has
-    one, hop forward [V-1], hop backward [V-1]"""
+    """[n] row in the stacked durations"""
     predecessors: IntArray
     """[n, most] nodes that must have ended, the unused rest filled with ``n`` (the start)"""
     level_start: IntArray
@@ -78,11 +78,7 @@ class EventGraph:
     @property
     def separates_weight_gradient(self) -> bool:
         """Whether the weight-gradient pass is a task of its own."""
-        return get_schedule(self.schedule).separates_weight_gradient
-
-    def rows_of(self, kind: int) -> slice:
-        """Rows of a kind in the stacked durations."""
-        return row_slices(self.num_virtual_stages, self.separates_weight_gradient)[kind]
+        return self.rows[WEIGHT_GRADIENT].start < self.rows[WEIGHT_GRADIENT].stop
 
 
 def row_slices(num_virtual_stages: int, separates_weight_gradient: bool) -> tuple[slice, ...]:
@@ -109,136 +105,147 @@ def event_graph(
     if reason is not None:
         raise IllegalConfigurationError(Problem("schedule", reason))
     program = rules.program(pipeline, virtual_stages, num_micro_batches, transfers)
-    waits = _async_waits(program) if transfers == ASYNC else _exchange_waits(program)
-    _add_payloads(waits, pipeline * virtual_stages)
+    numbering = _Numbering(pipeline * virtual_stages, num_micro_batches, rules.separates_weight_gradient)
+    waits = [_program_waits(numbering, program), _payload_waits(numbering)]
     if transfers == ASYNC:
-        _add_channels(waits)
-    return _assemble(
-        (schedule, pipeline, virtual_stages, num_micro_batches, transfers),
+        waits.append(_channel_waits(numbering))
+    last_tasks = [next(step for step in reversed(steps) if isinstance(step, Task)) for steps in program]
+    arrays = _sorted_by_depth(
+        numbering, np.concatenate(waits), np.array([numbering.of_task(task) for task in last_tasks])
+    )
+    return EventGraph(
+        schedule,
+        pipeline,
+        virtual_stages,
+        num_micro_batches,
+        transfers,
         program,
-        waits,
-        rules.separates_weight_gradient,
+        rows=numbering.rows,
+        **arrays,
     )
 
 
-def _async_waits(program: Program) -> dict[Key, list[Key]]:
-    """Every task waits for the one before it on its stage."""
-    waits: dict[Key, list[Key]] = {}
-    for steps in program:
-        previous: list[Key] = []
-        for step in steps:
-            key = _task_key(step)
-            waits[key] = previous
-            previous = [key]
-    return waits
+class _Numbering:
+    """Provisional node numbers: by duration row, then micro-batch."""
+
+    def __init__(
+        self, num_virtual_stages: int, num_micro_batches: int, separates_weight_gradient: bool
+    ) -> None:
+        self.rows = row_slices(num_virtual_stages, separates_weight_gradient)
+        self.num_micro_batches = num_micro_batches
+        self.num_nodes = self.rows[-1].stop * num_micro_batches
+
+    def of_task(self, task: Task) -> int:
+        """Node of a task."""
+        row = self.rows[_TASK_KIND[task.kind]].start + task.virtual_stage
+        return int(row * self.num_micro_batches + task.micro_batch)
+
+    def of_transfer(self, transfer: Transfer) -> int:
+        """Node of a hop, the same from both its ends."""
+        row = self.rows[_HOP_KIND[transfer.kind]].start + transfer.boundary
+        return int(row * self.num_micro_batches + transfer.micro_batch)
+
+    def block(self, kind: int) -> IntArray:
+        """[rows of the kind, M] node numbers."""
+        rows = self.rows[kind]
+        first, beyond = rows.start * self.num_micro_batches, rows.stop * self.num_micro_batches
+        return np.arange(first, beyond, dtype=np.int64).reshape(-1, self.num_micro_batches)
 
 
-def _exchange_waits(program: Program) -> dict[Key, list[Key]]:
-    """Tasks and transfers wait for the step before them, a transfer for that of both its ends."""
-    waits: dict[Key, list[Key]] = {}
+def _pairs(node: IntArray, needs: IntArray) -> IntArray:
+    """[k, 2]: each node waits for what it needs."""
+    return np.stack((node.ravel(), needs.ravel()), axis=1)
+
+
+def _program_waits(numbering: _Numbering, program: Program) -> IntArray:
+    """Every step waits for the step before it on its stage; a transfer does so on both its ends."""
+    pairs: list[tuple[int, int]] = []
     for steps in program:
-        previous: list[Key] = []
+        previous: list[int] = []
         for step in steps:
             if isinstance(step, Exchange):
-                members = [(_HOP_KIND[m.kind], m.boundary, m.micro_batch) for m in step.members]
-                for key in members:
-                    waits.setdefault(key, []).extend(previous)
-                previous = members
+                nodes = [numbering.of_transfer(member) for member in step.members]
             else:
-                key = _task_key(step)
-                waits.setdefault(key, []).extend(previous)
-                previous = [key]
-    return waits
+                nodes = [numbering.of_task(step)]
+            pairs += [(node, other) for node in nodes for other in previous]
+            previous = nodes
+    return np.array(pairs, dtype=np.int64).reshape(-1, 2)
 
 
-def _task_key(step: Task | Exchange) -> Key:
-    if isinstance(step, Exchange):
-        raise TypeError("an exchange is not a task")
-    return _TASK_KIND[step.kind], step.virtual_stage, step.micro_batch
-
-
-def _add_payloads(waits: dict[Key, list[Key]], num_virtual_stages: int) -> None:
-    """A task needs its payload, a transfer the task that makes it.
+def _payload_waits(numbering: _Numbering) -> IntArray:
+    """A task waits for its payload, a transfer for the task that makes it.
 
     That a W follows its B, and the last virtual stage's B its F, is the order of one stage.
     """
-    last = num_virtual_stages - 1
-    for key in list(waits):
-        kind, position, m = key
-        if kind == FORWARD and position > 0:
-            _payload(waits, (HOP_FORWARD, position - 1, m), (FORWARD, position - 1, m), key)
-        elif kind == BACKWARD and position < last:
-            _payload(waits, (HOP_BACKWARD, position, m), (BACKWARD, position + 1, m), key)
+    forward, backward = numbering.block(FORWARD), numbering.block(BACKWARD)
+    hop_forward, hop_backward = numbering.block(HOP_FORWARD), numbering.block(HOP_BACKWARD)
+    return np.concatenate(
+        (
+            _pairs(hop_forward, forward[:-1]),
+            _pairs(forward[1:], hop_forward),
+            _pairs(hop_backward, backward[1:]),
+            _pairs(backward[:-1], hop_backward),
+        )
+    )
 
 
-def _payload(waits: dict[Key, list[Key]], hop: Key, sender: Key, receiver: Key) -> None:
-    hop_waits = waits.setdefault(hop, [])
-    if sender not in hop_waits:
-        hop_waits.append(sender)
-    if hop not in waits[receiver]:
-        waits[receiver].append(hop)
-
-
-def _add_channels(waits: dict[Key, list[Key]]) -> None:
+def _channel_waits(numbering: _Numbering) -> IntArray:
     """async: transfers of one boundary and direction are served one at a time, in micro-batch order."""
-    for key in waits:
-        kind, position, m = key
-        if kind in (HOP_FORWARD, HOP_BACKWARD) and m > 0:
-            waits[key].append((kind, position, m - 1))
+    hops = np.concatenate((numbering.block(HOP_FORWARD), numbering.block(HOP_BACKWARD)))
+    return _pairs(hops[:, 1:], hops[:, :-1])
 
 
-def _assemble(
-    names: tuple[str, int, int, int, str],
-    program: Program,
-    waits: dict[Key, list[Key]],
-    separates_weight_gradient: bool,
-) -> EventGraph:
-    depth = _depths(waits)
-    keys = sorted(waits, key=lambda key: (depth[key], key[1], key[0], key[2]))
-    number = {key: index for index, key in enumerate(keys)}
-    n = len(keys)
-    most = max(1, max(len(set(needed)) for needed in waits.values()))
-    predecessors = np.full((n, most), n, dtype=np.int64)
-    for index, key in enumerate(keys):
-        needed = sorted({number[other] for other in waits[key]})
-        predecessors[index, : len(needed)] = needed
-    kind, position, micro_batch = np.array(keys, dtype=np.int64).T
-    rows = row_slices(names[1] * names[2], separates_weight_gradient)
-    first_row = np.array([row.start for row in rows], dtype=np.int64)
-    depths = np.array([depth[key] for key in keys])
-    level_start = np.searchsorted(depths, np.arange(depths[-1] + 2))
-    last_tasks = [next(step for step in reversed(steps) if isinstance(step, Task)) for steps in program]
+def _sorted_by_depth(numbering: _Numbering, waits: IntArray, last_node: IntArray) -> dict[str, IntArray]:
+    """The arrays of :class:`EventGraph`, nodes renumbered by depth, then duration row, then micro-batch."""
+    n = numbering.num_nodes
+    waits = np.stack(np.divmod(np.unique(waits[:, 0] * n + waits[:, 1]), n), axis=1)
+    depth = _depths(n, waits)
+    old_numbers = np.argsort(depth, kind="stable")
+    number = np.empty(n, dtype=np.int64)
+    number[old_numbers] = np.arange(n)
+    node, needs = number[waits[:, 0]], number[waits[:, 1]]
+    by_node = np.lexsort((needs, node))
+    node, needs = node[by_node], needs[by_node]
+    first_of_node = np.searchsorted(node, np.arange(n))
+    column = np.arange(len(node)) - first_of_node[node]
+    predecessors = np.full((n, int(column.max(initial=0)) + 1), n, dtype=np.int64)
+    predecessors[node, column] = needs
+    row, micro_batch = np.divmod(old_numbers, numbering.num_micro_batches)
+    row_start = np.array([rows.start for rows in numbering.rows], dtype=np.int64)
+    row_kind = np.repeat(np.arange(len(KINDS)), [rows.stop - rows.start for rows in numbering.rows])
+    kind = row_kind[row]
     arrays = {
-        "kind": np.ascontiguousarray(kind),
-        "position": np.ascontiguousarray(position),
-        "micro_batch": np.ascontiguousarray(micro_batch),
-        "duration_row": first_row[kind] + position,
+        "kind": kind,
+        "position": row - row_start[kind],
+        "micro_batch": micro_batch,
+        "duration_row": row,
         "predecessors": predecessors,
-        "level_start": level_start.astype(np.int64),
-        "last_node": np.array([number[_task_key(task)] for task in last_tasks], dtype=np.int64),
+        "level_start": np.searchsorted(depth[old_numbers], np.arange(depth.max() + 2)),
+        "last_node": number[last_node],
     }
     for array in arrays.values():
         array.flags.writeable = False
-    return EventGraph(*names, program, **arrays)
+    return arrays
 
 
-def _depths(waits: dict[Key, list[Key]]) -> dict[Key, int]:
-    """Longest chain of nodes before each node; every node's predecessors are less deep."""
-    followers: dict[Key, list[Key]] = {key: [] for key in waits}
-    missing = {key: len(needed) for key, needed in waits.items()}
-    for key, needed in waits.items():
-        for other in needed:
-            followers[other].append(key)
-    depth: dict[Key, int] = {}
-    ready = [key for key, count in missing.items() if count == 0]
-    while ready:
-        key = ready.pop()
-        depth[key] = 1 + max((depth[other] for other in waits[key]), default=-1)
-        for follower in followers[key]:
+def _depths(n: int, waits: IntArray) -> IntArray:
+    """Longest chain of nodes before each node; every node's predecessors are less deep.
+
+    Plain lists: a graph has some hundred depths with a handful of nodes each, too few for arrays.
+    """
+    followers: list[list[int]] = [[] for _ in range(n)]
+    missing = [0] * n
+    for node, needed in waits.tolist():
+        followers[needed].append(node)
+        missing[node] += 1
+    depth = [0] * n
+    ready = [node for node in range(n) if missing[node] == 0]
+    for node in ready:  # grows while it is read: every node enters once all it waits for are in front of it
+        for follower in followers[node]:
+            depth[follower] = max(depth[follower], depth[node] + 1)
             missing[follower] -= 1
             if missing[follower] == 0:
                 ready.append(follower)
-    if len(depth) < len(waits):
-        stuck = sorted(key for key in waits if key not in depth)[:3]
-        raise ValueError(f"the programs of the stages wait for each other for ever, first {stuck}")
-    return depth
+    if len(ready) < n:
+        raise ValueError("the programs of the stages wait for each other for ever")
+    return np.array(depth, dtype=np.int64)

@@ -81,7 +81,7 @@ def stack_durations(
     arrays: dict[str, Array] = {}
     problems = []
     for kind, (name, values) in enumerate(fields.items()):
-        rows = graph.rows_of(kind)
+        rows = graph.rows[kind]
         expected = rows.stop - rows.start
         if name == "weight_gradient" and not graph.separates_weight_gradient:
             if values is not None:
@@ -102,9 +102,9 @@ def stack_durations(
     if problems:
         raise InputError(problems)
     lead, replicas = _common_shape(arrays)
-    stacked = np.empty((graph.rows_of(len(KINDS) - 1).stop, math.prod(lead) * replicas))
+    stacked = np.empty((graph.rows[-1].stop, math.prod(lead) * replicas))
     for name, array in arrays.items():
-        rows = graph.rows_of(KINDS.index(name))
+        rows = graph.rows[KINDS.index(name)]
         count = rows.stop - rows.start
         full = np.broadcast_to(array, (*lead, count, replicas))
         stacked[rows].reshape(count, *lead, replicas)[...] = np.moveaxis(full, -2, 0)

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pipette_milp import accelerate
 from pipette_milp.errors import InputError, Problem
-from pipette_milp.simulator.graph import KINDS, EventGraph
-from pipette_milp.simulator.longest_path import Array, node_ends, stack_durations
+from pipette_milp.simulator.graph import EventGraph
+from pipette_milp.simulator.longest_path import Array, Engine, node_ends, stack_durations
 
 IntArray = NDArray[np.int64]
 
@@ -76,6 +77,8 @@ def path_counts_batch(
     hop_backward_s: ArrayLike,
     end_stage: ArrayLike,
     weight_gradient_s: ArrayLike | None = None,
+    *,
+    engine: Engine = "auto",
 ) -> PathCounts:
     """:func:`path_counts` for K duration vectors at once.
 
@@ -94,7 +97,7 @@ def path_counts_batch(
     """
     stages = np.asarray(end_stage, dtype=np.int64)
     if stages.ndim > 1 or stages.size == 0 or stages.min() < 0 or stages.max() >= graph.pipeline:
-        message = f"{end_stage}: expected one or a list of the stages 0 to {graph.pipeline - 1}"
+        message = f"{stages.tolist()}: expected one or a list of the stages 0 to {graph.pipeline - 1}"
         raise InputError(Problem("end_stage", message))
     durations = (forward_s, backward_s, weight_gradient_s, hop_forward_s, hop_backward_s)
     columns = tuple(
@@ -104,16 +107,22 @@ def path_counts_batch(
     stacked, lead, _ = stack_durations(graph, columns)
     if len(lead) != 1:
         raise InputError(Problem("durations", f"leading shape {lead}: expected [K, V] and [K, V-1]"))
-    counts = _trace(graph, node_ends(graph, stacked), np.atleast_1d(stages), len(stacked))
+    ends = node_ends(graph, stacked)
+    if engine == "numba" or (engine == "auto" and accelerate.AVAILABLE):
+        from pipette_milp.simulator.compiled import walk_back
+
+        counts = walk_back(graph, ends, np.atleast_1d(stages), len(stacked))
+    else:
+        counts = trace(graph, ends, np.atleast_1d(stages), len(stacked))
     counts = counts.reshape(*lead, *stages.shape, len(stacked))
-    by_kind = [counts[..., graph.rows_of(kind)] for kind in range(len(KINDS))]
+    by_kind = [counts[..., rows] for rows in graph.rows]
     if not graph.separates_weight_gradient:
         by_kind[2] = np.zeros_like(by_kind[0])
     forward, backward, weight_gradient, hop_forward, hop_backward = by_kind
     return PathCounts(forward, backward, weight_gradient, hop_forward, hop_backward)
 
 
-def _trace(graph: EventGraph, ends: Array, stages: IntArray, num_rows: int) -> IntArray:
+def trace(graph: EventGraph, ends: Array, stages: IntArray, num_rows: int) -> IntArray:
     """Walk back from the last task of each stage, all lanes and stages in step: counts [lanes * E, rows].
 
     Of the predecessors the one that ends last was waited for; ties go to the first.
