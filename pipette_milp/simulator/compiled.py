@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pipette_milp.accelerate import compiled
+from pipette_milp.arrays import Array, IntArray
 from pipette_milp.simulator.graph import EventGraph
-
-Array = NDArray[np.float64]
 
 LANES = 32
 """Most lanes a block: its ends stay in the second-level cache (p = 16, M = 64: 4,000 nodes, 1 MB).
@@ -31,9 +29,9 @@ def last_ends(graph: EventGraph, stacked: Array) -> Array:
 
 @compiled
 def _last_ends(
-    predecessors: NDArray[np.int64],
-    duration_row: NDArray[np.int64],
-    last_node: NDArray[np.int64],
+    predecessors: IntArray,
+    duration_row: IntArray,
+    last_node: IntArray,
     stacked: Array,
     finish: Array,
     block: int,
@@ -61,7 +59,7 @@ def _last_ends(
                 finish[stage, first + lane] = ends[last_node[stage], lane]
 
 
-def walk_back(graph: EventGraph, ends: Array, stages: NDArray[np.int64], num_rows: int) -> NDArray[np.int64]:
+def walk_back(graph: EventGraph, ends: Array, stages: IntArray, num_rows: int) -> IntArray:
     """The twin of :func:`pipette_milp.simulator.path_counts.trace`."""
     counts = np.zeros((ends.shape[1] * len(stages), num_rows), dtype=np.int64)
     _walk_back(graph.predecessors, graph.duration_row, graph.last_node[stages], ends, counts)
@@ -70,11 +68,11 @@ def walk_back(graph: EventGraph, ends: Array, stages: NDArray[np.int64], num_row
 
 @compiled
 def _walk_back(
-    predecessors: NDArray[np.int64],
-    duration_row: NDArray[np.int64],
-    last_node: NDArray[np.int64],
+    predecessors: IntArray,
+    duration_row: IntArray,
+    last_node: IntArray,
     ends: Array,
-    counts: NDArray[np.int64],
+    counts: IntArray,
 ) -> None:
     nodes, most = predecessors.shape
     for lane in range(ends.shape[1]):

@@ -13,16 +13,14 @@ its exchange have ended.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pipette_milp.arrays import IntArray
 from pipette_milp.errors import IllegalConfigurationError, Problem
 from pipette_milp.schedules import get_schedule
 from pipette_milp.schedules.base import ASYNC, Exchange, Program, Task, Transfer
-
-IntArray = NDArray[np.int64]
 
 KINDS = ("forward", "backward", "weight_gradient", "hop_forward", "hop_backward")
 """Kinds of nodes, by their code in :attr:`EventGraph.kind`."""
@@ -74,6 +72,22 @@ class EventGraph:
     def num_tasks(self) -> int:
         """Tasks (F, B and W) of one replica, without transfers."""
         return int(np.count_nonzero(self.kind <= WEIGHT_GRADIENT))
+
+    @cached_property
+    def node_of(self) -> IntArray:
+        """[rows, M] node of a duration row and micro-batch."""
+        nodes = np.empty((self.rows[-1].stop, self.num_micro_batches), dtype=np.int64)
+        nodes[self.duration_row, self.micro_batch] = np.arange(self.num_nodes)
+        nodes.flags.writeable = False
+        return nodes
+
+    def node(self, part: Task | Transfer) -> int:
+        """Node of a task, or of the hop that a transfer is one end of."""
+        if isinstance(part, Task):
+            row = self.rows[_TASK_KIND[part.kind]].start + part.virtual_stage
+        else:
+            row = self.rows[_HOP_KIND[part.kind]].start + part.boundary
+        return int(self.node_of[row, part.micro_batch])
 
     @property
     def separates_weight_gradient(self) -> bool:

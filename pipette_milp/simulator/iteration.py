@@ -8,14 +8,13 @@ gradient-norm barrier waits for all of it; then optimiser and parameter gather o
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from pipette_milp.arrays import Array
 from pipette_milp.cost.durations import Durations
 from pipette_milp.errors import InputError, Problem
 from pipette_milp.simulator.graph import EventGraph
 from pipette_milp.simulator.longest_path import Engine, finish_times
-
-Array = NDArray[np.float64]
 
 
 def compose_iteration(

@@ -17,13 +17,13 @@ import math
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from pipette_milp import accelerate
+from pipette_milp.arrays import Array
 from pipette_milp.errors import InputError, Problem
 from pipette_milp.simulator.graph import KINDS, EventGraph
 
-Array = NDArray[np.float64]
 Engine = Literal["auto", "numpy", "numba"]
 
 

@@ -10,14 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from pipette_milp import accelerate
+from pipette_milp.arrays import Array, IntArray
 from pipette_milp.errors import InputError, Problem
 from pipette_milp.simulator.graph import EventGraph
-from pipette_milp.simulator.longest_path import Array, Engine, node_ends, stack_durations
-
-IntArray = NDArray[np.int64]
+from pipette_milp.simulator.longest_path import Engine, node_ends, stack_durations
 
 
 @dataclass(frozen=True)
