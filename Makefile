@@ -1,0 +1,61 @@
+# Needs make, a POSIX shell and Python >= 3.11. Everything is installed into .venv.
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types test-slow bench clean
+
+VENV := .venv
+PYTHON_OF_VENV := $(VENV)/bin/python
+DEMO_INSTANCE := instances/gpt-8.1b-16x8-a100-nominal.json
+BENCH_OUT := out/bench
+
+# The first interpreter that runs, is new enough and can make a virtual environment. Asked only when needed.
+find_python = for candidate in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 python; do \
+    if "$$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; \
+    then echo "$$candidate"; exit 0; fi; done; exit 1
+no_python = echo "Python >= 3.11 with the venv module is needed (Debian, Ubuntu: apt install python3-venv); or name one: make PYTHON=/path/to/python" >&2
+
+# A stamp is written last, so that an interrupted set-up is done again; it is out of date when pyproject.toml
+# changes, and its name holds the version of the interpreter, so that another Python makes a new one.
+VERSION := $(shell python=$$($(find_python)) && "$$python" -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])')
+STAMPS := .make
+CORE := $(STAMPS)/core-$(or $(VERSION),none)
+DEV := $(STAMPS)/dev-$(or $(VERSION),none)
+
+help: ## what can be made
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
+
+demo: $(CORE) ## solve a shipped 16-node instance
+	$(PYTHON_OF_VENV) -m pipette_milp solve $(DEMO_INSTANCE)
+
+test: lint types ## lint, types and the fast tests
+	$(PYTHON_OF_VENV) -m pytest -m "not slow"
+
+lint: $(DEV)
+	$(PYTHON_OF_VENV) -m ruff check .
+	$(PYTHON_OF_VENV) -m ruff format --check .
+
+types: $(DEV)
+	$(PYTHON_OF_VENV) -m mypy
+
+test-slow: $(DEV) ## the long tests
+	$(PYTHON_OF_VENV) -m pytest -m slow
+
+bench: $(DEV) ## cold start, solvers and kernels on shipped instances
+	$(PYTHON_OF_VENV) -m tests.bench $(BENCH_OUT)
+
+clean: ## remove the virtual environment and all caches
+	rm -rf $(VENV) $(STAMPS) .pytest_cache .ruff_cache .mypy_cache .hypothesis *.egg-info
+
+$(CORE): pyproject.toml
+	@$(call make_venv)
+	$(PYTHON_OF_VENV) -m pip install --quiet --disable-pip-version-check --editable .
+	@mkdir -p $(STAMPS) && touch $@
+
+$(DEV): pyproject.toml
+	@$(call make_venv)
+	$(PYTHON_OF_VENV) -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	@mkdir -p $(STAMPS) && touch $@ $(CORE)
+
+# An environment of another interpreter is replaced.
+make_venv = python=$$($(find_python)) || { $(no_python); exit 1; }; \
+    if ! [ "$$($(PYTHON_OF_VENV) -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])' 2>/dev/null)" = "$(VERSION)" ]; \
+    then rm -rf $(VENV) $(STAMPS) && "$$python" -m venv $(VENV); fi
