@@ -12,12 +12,14 @@ from pipette_milp.simulator.iteration import compose_iteration, simulated_s
 from pipette_milp.simulator.longest_path import finish_times
 from pipette_milp.simulator.path_counts import PathCounts, path_counts, path_counts_batch
 from pipette_milp.simulator.timeline import Timeline, simulate
+from pipette_milp.simulator.trace import chrome_trace
 
 __all__ = [
     "EventGraph",
     "PathCounts",
     "PathStep",
     "Timeline",
+    "chrome_trace",
     "compose_iteration",
     "event_graph",
     "execution_order",

@@ -123,6 +123,10 @@ def _cell_slices(timeline: Timeline, stage: int, replica: int, critical: set[Any
         end_s = float(timeline.end_s[nodes, replica].max())
         details: dict[str, Any] = {"slack_s": float(timeline.slack_s[nodes, replica].min())}
         if isinstance(step, Exchange):
+            # the last gradient may leave while the stage synchronises already: one slice at a time a row
+            end_s = min(end_s, float(timeline.finish_s[stage].max()))
+            if end_s < start_s:
+                continue
             name = " + ".join(f"{member.role} {member.kind}{member.micro_batch}" for member in step.members)
             category = "exchange"
         else:
