@@ -9,7 +9,7 @@ from pipette_milp.simulator.accounts import PathStep
 from pipette_milp.simulator.execution_order import execution_order
 from pipette_milp.simulator.graph import EventGraph, event_graph
 from pipette_milp.simulator.iteration import compose_iteration, simulated_s
-from pipette_milp.simulator.longest_path import finish_times
+from pipette_milp.simulator.longest_path import finish_times, lane_finish_times
 from pipette_milp.simulator.path_counts import PathCounts, path_counts, path_counts_batch
 from pipette_milp.simulator.timeline import Timeline, simulate
 from pipette_milp.simulator.trace import chrome_trace
@@ -24,6 +24,7 @@ __all__ = [
     "event_graph",
     "execution_order",
     "finish_times",
+    "lane_finish_times",
     "path_counts",
     "path_counts_batch",
     "simulate",

@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 
 from pipette_milp.errors import InputError
-from pipette_milp.simulator import compose_iteration, event_graph, finish_times, simulated_s
+from pipette_milp.simulator import (
+    compose_iteration,
+    event_graph,
+    finish_times,
+    lane_finish_times,
+    simulated_s,
+)
+from pipette_milp.simulator.graph import FORWARD
 from tests.simulator_cases import random_durations
 
 P, M, D = 4, 7, 3
@@ -77,6 +84,17 @@ def test_kernel_uncompiled_and_with_more_predecessors() -> None:
         for kernel in (_last_ends, _last_ends.py_func):  # type: ignore[attr-defined]
             kernel(predecessors, rows, np.array([4]), stacked, finish, 2)
             assert finish.tolist() == [[3.0, 9.0]]
+
+
+@pytest.mark.parametrize("engine", ["auto", "numpy"])
+def test_stacked_durations_in_inner_loops(engine: Any) -> None:
+    given = arrays()
+    stacked = np.concatenate([given[name] for name in FIELDS])
+    finish = lane_finish_times(GRAPH, stacked, engine)
+    np.testing.assert_array_equal(finish, finish_times(GRAPH, **given))
+    stacked[GRAPH.rows[FORWARD].start + 2, 1] = given["forward_s"][2, 1] = 9.0
+    finish = lane_finish_times(GRAPH, stacked, engine)
+    np.testing.assert_array_equal(finish, finish_times(GRAPH, **given))
 
 
 def test_one_stage() -> None:
