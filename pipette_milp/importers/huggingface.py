@@ -7,11 +7,13 @@ length is never read from here; ``max_position_embeddings`` is what a model coul
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from pipette_milp.errors import InputError, Problem
+from pipette_milp.importers.jsontext import load
 
 SPELLINGS: dict[str, tuple[str, ...]] = {
     "hidden_size": ("hidden_size", "n_embd", "d_model"),
@@ -113,6 +115,31 @@ def import_config(config: Any, source: str = "config.json") -> ImportedModel:
     if reader.problems:
         raise InputError(reader.problems, source=source)
     return ImportedModel(section, tuple(notes))
+
+
+def detect(text: str) -> float:
+    """Confidence in 0..1 that this is a ``config.json`` of a language model."""
+    if not text.lstrip("\ufeff \t\r\n").startswith("{"):
+        return 0.0
+    try:
+        config = json.loads(text)
+    except (ValueError, RecursionError):
+        return 0.6 if '"model_type"' in text else 0.0
+    if not isinstance(config, dict):
+        return 0.0
+    if isinstance(config.get("text_config"), dict):
+        config = config["text_config"]
+    named = "model_type" in config or "architectures" in config
+    return 0.9 if named and any(key in config for key in SPELLINGS["hidden_size"]) else 0.0
+
+
+def parse(text: str, source: str) -> ImportedModel:
+    """`import_config` of the text of a file.
+
+    Raises:
+        InputError: not JSON (with line and column), or whatever `import_config` finds wrong.
+    """
+    return import_config(load(text, source), source)
 
 
 class _Reader:
