@@ -26,10 +26,8 @@ SCHEDULES = {
 def get_schedule(name: str) -> Schedule:
     """The schedule of that name.
 
-    Raises
-    ------
-    IllegalConfigurationError
-        If there is none; the message lists those known.
+    Raises:
+        IllegalConfigurationError: there is none; the message lists those known.
     """
     if name not in SCHEDULES:
         raise IllegalConfigurationError(

@@ -90,10 +90,8 @@ class Interleaved(Schedule):
 def virtual_stages_from_layers(layers: int, pipeline: int, layers_per_virtual_stage: int) -> int:
     """Virtual stages per pipeline stage for Megatron's ``--num-layers-per-virtual-pipeline-stage``.
 
-    Raises
-    ------
-    IllegalConfigurationError
-        If the layers do not divide; Megatron once dropped the remaining layers without a word.
+    Raises:
+        IllegalConfigurationError: the layers do not divide; Megatron once dropped what remained.
     """
     per_stage, left_over = divmod(layers, pipeline)
     if left_over:

@@ -109,10 +109,9 @@ def event_graph(
 ) -> EventGraph:
     """The graph of a schedule.
 
-    Raises
-    ------
-    IllegalConfigurationError
-        If the schedule is unknown or this use of it is illegal; the message gives the rule.
+    Raises:
+        IllegalConfigurationError: unknown schedule, or an illegal use of it; the message
+            gives the rule.
     """
     rules = get_schedule(schedule)
     reason = rules.legality(pipeline, virtual_stages, num_micro_batches, transfers)
@@ -148,16 +147,22 @@ class _Numbering:
         self.rows = row_slices(num_virtual_stages, separates_weight_gradient)
         self.num_micro_batches = num_micro_batches
         self.num_nodes = self.rows[-1].stop * num_micro_batches
+        self._task_start = {
+            name: self.rows[kind].start * num_micro_batches for name, kind in _TASK_KIND.items()
+        }
+        self._hop_start = {
+            name: self.rows[kind].start * num_micro_batches for name, kind in _HOP_KIND.items()
+        }
 
     def of_task(self, task: Task) -> int:
         """Node of a task."""
-        row = self.rows[_TASK_KIND[task.kind]].start + task.virtual_stage
-        return int(row * self.num_micro_batches + task.micro_batch)
+        kind, virtual_stage, micro_batch = task
+        return self._task_start[kind] + virtual_stage * self.num_micro_batches + micro_batch
 
     def of_transfer(self, transfer: Transfer) -> int:
         """Node of a hop, the same from both its ends."""
-        row = self.rows[_HOP_KIND[transfer.kind]].start + transfer.boundary
-        return int(row * self.num_micro_batches + transfer.micro_batch)
+        _, kind, boundary, micro_batch = transfer
+        return self._hop_start[kind] + boundary * self.num_micro_batches + micro_batch
 
     def block(self, kind: int) -> IntArray:
         """[rows of the kind, M] node numbers."""
@@ -173,7 +178,8 @@ def _pairs(node: IntArray, needs: IntArray) -> IntArray:
 
 def _program_waits(numbering: _Numbering, program: Program) -> IntArray:
     """Every step waits for the step before it on its stage; a transfer does so on both its ends."""
-    pairs: list[tuple[int, int]] = []
+    waiting: list[int] = []
+    needed: list[int] = []
     for steps in program:
         previous: list[int] = []
         for step in steps:
@@ -181,9 +187,12 @@ def _program_waits(numbering: _Numbering, program: Program) -> IntArray:
                 nodes = [numbering.of_transfer(member) for member in step.members]
             else:
                 nodes = [numbering.of_task(step)]
-            pairs += [(node, other) for node in nodes for other in previous]
+            for node in nodes:
+                for other in previous:
+                    waiting.append(node)
+                    needed.append(other)
             previous = nodes
-    return np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    return _pairs(np.array(waiting, dtype=np.int64), np.array(needed, dtype=np.int64))
 
 
 def _payload_waits(numbering: _Numbering) -> IntArray:

@@ -40,10 +40,8 @@ def compose_iteration(
 def simulated_s(graph: EventGraph, durations: Durations, *, engine: Engine = "auto") -> float:
     """Seconds of the whole iteration.
 
-    Raises
-    ------
-    InputError
-        Malformed durations; the message names the fields.
+    Raises:
+        InputError: malformed durations; the message names the fields.
     """
     check_tail(graph, durations)
     finish = finish_times(
@@ -70,10 +68,8 @@ def simulated_s(graph: EventGraph, durations: Durations, *, engine: Engine = "au
 def check_tail(graph: EventGraph, durations: Durations) -> None:
     """Refuse malformed durations of what follows the pipeline.
 
-    Raises
-    ------
-    InputError
-        Wrong shape, negative, infinite or NaN; one problem a field.
+    Raises:
+        InputError: wrong shape, negative, infinite or NaN; one problem a field.
     """
     problems = []
     shapes = {

@@ -40,24 +40,18 @@ def finish_times(
 ) -> Array:
     """End of the last backward (B or W) of every pipeline stage, in seconds after the start.
 
-    Parameters
-    ----------
-    forward_s, backward_s, weight_gradient_s
-        [..., V, d] seconds; the last one exactly where the schedule separates the weight gradient.
-    hop_forward_s, hop_backward_s
-        [..., V-1, d] seconds.
-        Leading axes (candidates) and d are broadcast against each other.
-    engine
-        "auto" is the compiled loop where numba is installed, else numpy.
+    Args:
+        forward_s, backward_s, weight_gradient_s: [..., V, d] seconds; the last one exactly where
+            the schedule separates the weight gradient.
+        hop_forward_s, hop_backward_s: [..., V-1, d] seconds.
+            Leading axes (candidates) and d are broadcast against each other.
+        engine: "auto" is the compiled loop where numba is installed, else numpy.
 
-    Returns
-    -------
-    [..., p, d]
+    Returns:
+        [..., p, d]
 
-    Raises
-    ------
-    InputError
-        Wrong shape, negative, infinite or NaN durations; the message names the field.
+    Raises:
+        InputError: wrong shape, negative, infinite or NaN durations; the message names the field.
     """
     durations = (forward_s, backward_s, weight_gradient_s, hop_forward_s, hop_backward_s)
     stacked, lead, replicas = stack_durations(graph, durations)

@@ -49,10 +49,8 @@ def path_counts(
     forward_s, backward_s, weight_gradient_s are [V], hop_forward_s and hop_backward_s [V-1]. Ties go to
     the earlier node of the graph.
 
-    Raises
-    ------
-    InputError
-        Malformed durations or no such stage.
+    Raises:
+        InputError: malformed durations or no such stage.
     """
     one = [
         None if values is None else np.asarray(values, dtype=np.float64)[np.newaxis]
@@ -81,18 +79,13 @@ def path_counts_batch(
 ) -> PathCounts:
     """:func:`path_counts` for K duration vectors at once.
 
-    Parameters
-    ----------
-    forward_s, backward_s, weight_gradient_s
-        [K, V] seconds
-    hop_forward_s, hop_backward_s
-        [K, V-1] seconds
-    end_stage
-        One stage, or a list of E stages.
+    Args:
+        forward_s, backward_s, weight_gradient_s: [K, V] seconds
+        hop_forward_s, hop_backward_s: [K, V-1] seconds
+        end_stage: one stage, or a list of E stages.
 
-    Returns
-    -------
-    Counts [K, V] and [K, V-1] for one stage, [K, E, V] and [K, E, V-1] for a list.
+    Returns:
+        Counts [K, V] and [K, V-1] for one stage, [K, E, V] and [K, E, V-1] for a list.
     """
     stages = np.asarray(end_stage, dtype=np.int64)
     if stages.ndim > 1 or stages.size == 0 or stages.min() < 0 or stages.max() >= graph.pipeline:

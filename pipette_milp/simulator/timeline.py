@@ -60,16 +60,12 @@ def simulate(
 ) -> Timeline:
     """Simulate one iteration and explain it.
 
-    Parameters
-    ----------
-    tensor_comm_forward_s, tensor_comm_backward_s
-        [V, d] seconds of forward_s and backward_s that are exposed tensor communication (0 if left out);
-        they change no time, only the account.
+    Args:
+        tensor_comm_forward_s, tensor_comm_backward_s: [V, d] seconds of forward_s and backward_s that are
+            exposed tensor communication (0 if left out); they change no time, only the account.
 
-    Raises
-    ------
-    InputError
-        Malformed durations; the message names the field.
+    Raises:
+        InputError: malformed durations; the message names the field.
     """
     check_tail(graph, durations)
     by_kind = (
