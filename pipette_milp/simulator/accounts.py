@@ -125,11 +125,11 @@ def _exchange_occupancy(graph: EventGraph, start: Array, end: Array, sync_start:
                 nodes = [graph.node(member) for member in step.members]
                 first = np.minimum(start[nodes], sync_start[stage])
                 last = np.minimum(end[nodes], sync_start[stage])
-                occupied[stage] += _union_length(first, last)
+                occupied[stage] += union_length(first, last)
     return occupied
 
 
-def _union_length(first: Array, last: Array) -> Array:
+def union_length(first: Array, last: Array) -> Array:
     """Length of the union of k intervals [k, d], for each of d lanes."""
     order = np.argsort(first, axis=0, kind="stable")
     first = np.take_along_axis(first, order, axis=0)

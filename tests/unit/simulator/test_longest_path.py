@@ -141,11 +141,13 @@ def test_every_problem_at_once() -> None:
 
 
 def test_end_of_the_iteration() -> None:
-    """Stage 1 is the last to synchronise, the embedding's exchange after stages 0 and 2 is later still."""
+    """Stage 1 is the last to synchronise; a longer exchange after stages 0 and 2 ends later still."""
     finish = np.array([[5.0, 6.0], [4.0, 3.0], [1.0, 2.0]])
     sync, optimizer, gather = np.array([1.0, 4.0, 1.0]), np.array([1.0, 2.0, 0.5]), np.array([0.5, 0.0, 2.0])
     assert compose_iteration(finish, sync, 0.5, optimizer, gather, 0.25) == pytest.approx(8 + 2.5 + 0.25)
     assert compose_iteration(finish, sync, 3.0, optimizer, gather, 0.25) == pytest.approx(7 + 3 + 2.5 + 0.25)
+    turned = compose_iteration(finish[::-1], sync[::-1], 3.0, optimizer, gather, 0.25)
+    assert turned == pytest.approx(7 + 3 + 2.5 + 0.25)
 
 
 def test_end_of_the_iteration_in_batches() -> None:

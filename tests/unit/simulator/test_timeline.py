@@ -9,7 +9,7 @@ from pipette_milp.cost.durations import Durations
 from pipette_milp.errors import InputError
 from pipette_milp.schedules.base import Exchange
 from pipette_milp.simulator import EventGraph, Timeline, event_graph, simulate, simulated_s
-from pipette_milp.simulator.accounts import PATH_KEYS
+from pipette_milp.simulator.accounts import PATH_KEYS, union_length
 from pipette_milp.simulator.graph import KINDS
 from tests.simulator_cases import SCHEDULE_MODES, random_durations, random_use
 
@@ -100,6 +100,27 @@ def test_exchange_occupies_its_stage_and_async_does_not() -> None:
     assert exchange.simulated_s - last == pytest.approx(m * c)
     overlapped = simulate(event_graph("1f1b", p, 1, m, "async"), durations)
     assert overlapped.breakdown["pipeline_comm_s"] == 0.0
+
+
+def test_last_send_after_the_synchronisation_began_is_no_transfer_time() -> None:
+    """Stage 0 is busy for long, so stage 1 has finished before its last gradient can leave."""
+    forward, backward, c, none = np.ones((2, 1)), np.array([[10.0], [1.0]]), 0.25, np.zeros(2)
+    hops = np.full((1, 1), c)
+    durations = Durations(forward, backward, None, hops, hops, none, 0.0, none, none, 0.0)
+    timeline = simulate(event_graph("1f1b", 2, 1, 2, "exchange"), durations)
+    assert timeline.simulated_s - timeline.idle_s[1, 0] == pytest.approx(2 * (1.0 + 1.0) + 2 * c)
+
+
+def test_length_of_a_union_of_intervals() -> None:
+    """Against a count of unit cells, on whole numbers."""
+    rng = np.random.default_rng(12)
+    for _ in range(200):
+        first = rng.integers(0, 8, (3, 4))
+        last = first + rng.integers(0, 6, (3, 4))
+        lengths = union_length(first.astype(float), last.astype(float))
+        for lane in range(4):
+            cells = {cell for a, b in zip(first[:, lane], last[:, lane], strict=True) for cell in range(a, b)}
+            assert lengths[lane] == len(cells)
 
 
 def test_embedding_exchange_counts_where_it_happens() -> None:
