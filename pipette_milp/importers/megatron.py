@@ -109,15 +109,27 @@ def parse(
 
     Args:
         settings: values of shell variables that the script takes from outside.
-        world_size: GPUs in all; default nnodes * nproc-per-node of the launcher.
+        world_size: GPUs in all; default nnodes * nproc-per-node of the launcher, else the
+            variable WORLD_SIZE.
         tensor_overlap: share of the tensor collectives hidden by --tp-comm-overlap, which the arguments do
             not say; 0 when not given.
 
     Raises:
         InputError: no or several different runs, a damaged argument, or arguments that Megatron refuses.
     """
-    arguments = _arguments(text, source, dict(settings or {}))
+    settings = dict(settings or {})
+    arguments = _arguments(text, source, settings)
+    if world_size is None and not {"nnodes", "world-size"} & set(arguments.given):
+        world_size = _world_size_variable(text, source, settings)
     return _Reading(arguments, world_size, tensor_overlap).run()
+
+
+def _world_size_variable(text: str, source: str, settings: dict[str, str]) -> int | None:
+    """What a script sets WORLD_SIZE to, as many do to start their launcher."""
+    if text.lstrip("\ufeff \t\r\n").startswith("{"):
+        return None
+    words = variables(text, source, settings).get("WORLD_SIZE", [])
+    return int(words[0].text) if len(words) == 1 and re.fullmatch(r"[1-9]\d{0,8}", words[0].text) else None
 
 
 def _arguments(text: str, source: str, settings: dict[str, str]) -> Arguments:

@@ -1,0 +1,36 @@
+"""Export targets by name."""
+
+from __future__ import annotations
+
+import importlib
+
+from pipette_milp.errors import InputError
+from pipette_milp.exporters.launch import Export, LaunchOptions
+from pipette_milp.schema.instance import Instance
+from pipette_milp.schema.plan import Plan
+
+_PACKAGE = "pipette_milp.exporters"
+
+TARGETS: dict[str, str] = {
+    "megatron": f"{_PACKAGE}.megatron_target:export",
+    "torchrun": f"{_PACKAGE}.torchrun:export",
+    "slurm": f"{_PACKAGE}.slurm:export",
+    "openmpi": f"{_PACKAGE}.openmpi:export",
+    "cuda-devices": f"{_PACKAGE}.cuda_devices:export",
+}
+"""Name -> ``module:function`` with ``(instance, plan, options) -> Export``."""
+
+
+def export(target: str, instance: Instance, plan: Plan, options: LaunchOptions | None = None) -> Export:
+    """The files of a target.
+
+    Raises:
+        InputError: unknown target, or a plan that the target cannot express or the framework refuses.
+    """
+    if target not in TARGETS:
+        raise InputError(f"unknown target {target!r}, known are {', '.join(TARGETS)}")
+    module, _, name = TARGETS[target].partition(":")
+    result: Export = getattr(importlib.import_module(module), name)(
+        instance, plan, options or LaunchOptions()
+    )
+    return result
