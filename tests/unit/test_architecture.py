@@ -14,7 +14,7 @@ GROUPS = (
     ("errors", "units", "arrays", "accelerate"),
     ("schema", "presets"),
     ("cluster", "transformer", "plans", "importers", "init"),
-    ("schedules", "cost", "search_space"),
+    ("schedules", "cost", "search_space", "partial_configuration"),
     ("simulator", "estimate", "verify"),
     ("formulations", "solvers", "baselines", "calibration", "certificates"),
     ("exporters", "plots", "report", "experiments", "measure", "cli"),

@@ -1,0 +1,64 @@
+"""Command line. Every command loads what it needs when it runs, so that ``--help`` stays quick."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from pipette_milp.errors import ExitCode
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs one command and exits with a code of the outside contract."""
+    from pipette_milp.cli import common
+
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    # Accepted before and after the command's name alike.
+    common.debug = "--debug" in words
+    try:
+        _application()(args=[word for word in words if word != "--debug"], prog_name="pipette-milp")
+    except KeyboardInterrupt:
+        sys.exit(ExitCode.INTERRUPTED)
+
+
+def _application() -> Any:
+    """The `typer.Typer` with all commands."""
+    import typer
+
+    from pipette_milp.cli import catalogue, init, inspect, solve
+
+    app = typer.Typer(
+        add_completion=False,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+    def version(wanted: bool) -> None:
+        if wanted:
+            from pipette_milp import __version__
+
+            typer.echo(__version__)
+            raise typer.Exit
+
+    @app.callback()
+    def top(
+        debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
+        show_version: bool = typer.Option(
+            False, "--version", callback=version, is_eager=True, help="Show the version and exit."
+        ),
+    ) -> None:
+        """Best parallel training plan for a model on a GPU cluster, with a proof of how good it is.
+
+        Exit codes: 0 plan found, 1 internal fault, 2 bad input, 3 proven infeasible, 4 nothing found within
+        the limits, 5 verification failed, 130 interrupted with nothing to show.
+        """
+
+    app.command("init")(init.init)
+    app.command("solve")(solve.solve)
+    app.command("estimate")(inspect.estimate)
+    app.command("simulate")(inspect.simulate)
+    app.command("verify")(inspect.verify)
+    app.command("schema")(catalogue.schema)
+    app.command("list")(catalogue.list_registered)
+    return app

@@ -1,0 +1,69 @@
+"""Configurations, differences and shares in words."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from pipette_milp.schema.plan import Configuration
+from pipette_milp.schema.result import RankedPlan
+
+_PARTS = {
+    "compute_s": "compute",
+    "tensor_comm_s": "tensor communication",
+    "pipeline_comm_s": "pipeline transfers",
+    "gradient_sync_s": "gradient synchronisation",
+    "optimizer_s": "optimiser",
+    "fixed_s": "fixed time",
+}
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """``0.0123`` as ``1.2 %``."""
+    return f"{100 * share:.{digits}f} %"
+
+
+def describe_configuration(configuration: Configuration, *, degrees: bool = True) -> str:
+    """One line: degrees, micro-batch, schedule and options."""
+    parts = []
+    if degrees:
+        parts.append(
+            f"pipeline {configuration.pipeline} x tensor {configuration.tensor} x data {configuration.data}, "
+            f"micro-batch {configuration.micro_batch} ({configuration.num_micro_batches} per replica)"
+        )
+    if configuration.pipeline > 1:
+        chunks = f" with {configuration.virtual_stages} chunks" if configuration.virtual_stages > 1 else ""
+        parts.append(configuration.schedule + chunks)
+    if configuration.recompute != "none":
+        parts.append(f"{configuration.recompute} recompute")
+    if configuration.sequence_parallel:
+        parts.append("sequence parallel")
+    if configuration.data_sharding != "none":
+        parts.append(f"sharded {configuration.data_sharding}")
+    return ", ".join(parts) or "no options"
+
+
+def ranges(numbers: list[int]) -> str:
+    """``[0, 1, 2, 5]`` as ``0-2,5``."""
+    parts = []
+    for _, run in groupby(enumerate(sorted(numbers)), key=lambda item: item[1] - item[0]):
+        values = [value for _, value in run]
+        parts.append(str(values[0]) if len(values) == 1 else f"{values[0]}-{values[-1]}")
+    return ",".join(parts)
+
+
+def why_it_lost(best: RankedPlan, other: RankedPlan) -> str:
+    """How much slower, and which parts of the longest path grew most."""
+    slower = f"+{percent(other.simulated_s / best.simulated_s - 1, 2)}"
+    if other.indistinguishable:
+        slower += ", closer than the model's error"
+    if other.reason:
+        return f"{slower}: {other.reason}"
+    if best.critical_path is None or other.critical_path is None:
+        return slower
+    before, after = best.critical_path.model_dump(), other.critical_path.model_dump()
+    grown = sorted(((after[key] - before[key], name) for key, name in _PARTS.items()), reverse=True)
+    extra_s = other.simulated_s - best.simulated_s
+    causes = [
+        f"{name} {change:+.3f} s" for change, name in grown[:2] if change > 0.1 * extra_s and change > 0
+    ]
+    return f"{slower}: {', '.join(causes)}" if causes else slower
