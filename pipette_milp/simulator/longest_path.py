@@ -64,11 +64,22 @@ def lane_finish_times(graph: EventGraph, stacked: Array, engine: Engine = "auto"
 
     Rows as in :attr:`EventGraph.rows`; a caller that keeps its durations stacked changes rows in place.
     """
-    if engine == "numba" or (engine == "auto" and accelerate.AVAILABLE):
+    if takes_compiled(engine):
         from pipette_milp.simulator.compiled import last_ends
 
         return last_ends(graph, stacked)
     return node_ends(graph, stacked)[graph.last_node]
+
+
+def takes_compiled(engine: Engine) -> bool:
+    """Whether the compiled loops run.
+
+    Raises:
+        ValueError: numba is asked for by name and not there; the uncompiled loop would take minutes.
+    """
+    if engine == "numba" and not accelerate.AVAILABLE:
+        raise ValueError("engine 'numba': numba is not installed (extra `fast`) or turned off")
+    return engine != "numpy" and accelerate.AVAILABLE
 
 
 def stack_durations(

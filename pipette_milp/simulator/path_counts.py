@@ -12,11 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pipette_milp import accelerate
 from pipette_milp.arrays import Array, IntArray
 from pipette_milp.errors import InputError, Problem
 from pipette_milp.simulator.graph import EventGraph
-from pipette_milp.simulator.longest_path import Engine, node_ends, stack_durations
+from pipette_milp.simulator.longest_path import Engine, node_ends, stack_durations, takes_compiled
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ def path_counts_batch(
     if len(lead) != 1:
         raise InputError(Problem("durations", f"leading shape {lead}: expected [K, V] and [K, V-1]"))
     ends = node_ends(graph, stacked)
-    if engine == "numba" or (engine == "auto" and accelerate.AVAILABLE):
+    if takes_compiled(engine):
         from pipette_milp.simulator.compiled import walk_back
 
         counts = walk_back(graph, ends, np.atleast_1d(stages), len(stacked))

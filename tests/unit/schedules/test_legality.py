@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -100,3 +102,8 @@ def test_field_case_of_micro_batches() -> None:
         given["num_microbatches"],
     )
     assert get_schedule("interleaved").legality(*sizes, "async") is not None
+
+
+def test_listing_the_schedules_loads_no_arrays() -> None:
+    code = "import sys, pipette_milp.schedules as s; s.get_schedule('1f1b'); sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

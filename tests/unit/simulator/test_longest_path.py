@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pipette_milp import accelerate
 from pipette_milp.errors import InputError
 from pipette_milp.simulator import (
     compose_iteration,
@@ -61,8 +62,8 @@ def test_a_changed_replica_leaves_the_others_alone() -> None:
 
 
 @pytest.mark.parametrize("lanes", [1, 2, 31, 32, 33, 100])
+@pytest.mark.skipif(not accelerate.AVAILABLE, reason="numba is not installed or turned off")
 def test_compiled_equals_plain(lanes: int) -> None:
-    pytest.importorskip("numba")
     rng = np.random.default_rng(lanes)
     given = {name: rng.random((P - 1 if name.startswith("hop") else P, lanes)) for name in FIELDS}
     for mode in ("exchange", "async"):
@@ -77,11 +78,12 @@ def test_kernel_uncompiled_and_with_more_predecessors() -> None:
 
     predecessors = np.array([[5, 5, 5], [5, 5, 5], [5, 5, 5], [0, 1, 2], [3, 5, 5]])
     rows = np.arange(5)
+    kernels = {getattr(_last_ends, "py_func", _last_ends), _last_ends}
     for longest in range(3):
         stacked = np.ones((5, 2))
         stacked[longest, 1] = 7.0
         finish = np.empty((1, 2))
-        for kernel in (_last_ends, _last_ends.py_func):  # type: ignore[attr-defined]
+        for kernel in kernels:
             kernel(predecessors, rows, np.array([4]), stacked, finish, 2)
             assert finish.tolist() == [[3.0, 9.0]]
 
@@ -95,6 +97,14 @@ def test_stacked_durations_in_inner_loops(engine: Any) -> None:
     stacked[GRAPH.rows[FORWARD].start + 2, 1] = given["forward_s"][2, 1] = 9.0
     finish = lane_finish_times(GRAPH, stacked, engine)
     np.testing.assert_array_equal(finish, finish_times(GRAPH, **given))
+
+
+def test_numba_by_name_is_not_replaced_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accelerate, "AVAILABLE", False)
+    with pytest.raises(ValueError, match="numba is not installed"):
+        finish_times(GRAPH, **arrays(), engine="numba")
+    expected = finish_times(GRAPH, **arrays(), engine="numpy")
+    np.testing.assert_array_equal(finish_times(GRAPH, **arrays(), engine="auto"), expected)
 
 
 def test_one_stage() -> None:

@@ -126,7 +126,11 @@ def test_length_of_a_union_of_intervals() -> None:
 def test_embedding_exchange_counts_where_it_happens() -> None:
     graph = event_graph("1f1b", 3, 1, 4, "exchange")
     durations = random_durations(graph, 2, np.random.default_rng(4))
+    without = simulate(graph, replace(durations, embedding_sync_s=0.0))
     timeline = simulate(graph, replace(durations, embedding_sync_s=100.0))
+    longer = timeline.simulated_s - without.simulated_s
+    took_part = np.array([[100.0], [0.0], [100.0]])
+    np.testing.assert_allclose(timeline.idle_s, without.idle_s + longer - took_part, rtol=1e-9)
     kinds = [step.kind for step in timeline.path]
     assert "embedding_sync" in kinds
     assert timeline.critical_path["gradient_sync_s"] >= 100.0
