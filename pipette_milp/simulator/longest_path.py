@@ -27,6 +27,9 @@ from pipette_milp.simulator.graph import KINDS, EventGraph
 
 Engine = Literal["auto", "numpy", "numba"]
 
+ENDS_BYTES = 2**26
+"""Most memory for the ends of all nodes at once: 1,000 candidates of 128 replicas would take gigabytes."""
+
 
 def finish_times(
     graph: EventGraph,
@@ -68,7 +71,8 @@ def lane_finish_times(graph: EventGraph, stacked: Array, engine: Engine = "auto"
         from pipette_milp.simulator.compiled import last_ends
 
         return last_ends(graph, stacked)
-    return node_ends(graph, stacked)[graph.last_node]
+    blocks = [node_ends(graph, stacked[:, lanes])[graph.last_node] for lanes in lane_blocks(graph, stacked)]
+    return np.concatenate(blocks, axis=1)
 
 
 def takes_compiled(engine: Engine) -> bool:
@@ -137,6 +141,13 @@ def _common_shape(arrays: dict[str, Array]) -> tuple[tuple[int, ...], int]:
         message = f"leading axes or replicas do not agree: {shapes}"
         raise InputError(Problem("durations", message)) from None
     return tuple(shape[:-1]), shape[-1]
+
+
+def lane_blocks(graph: EventGraph, stacked: Array) -> list[slice]:
+    """All lanes, at most as many at once as keep the ends of all their nodes below :data:`ENDS_BYTES`."""
+    width = max(1, ENDS_BYTES // (8 * (graph.num_nodes + 1)))
+    lanes = stacked.shape[1]
+    return [slice(first, min(first + width, lanes)) for first in range(0, max(lanes, 1), width)]
 
 
 def node_ends(graph: EventGraph, stacked: Array) -> Array:

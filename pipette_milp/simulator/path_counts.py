@@ -15,7 +15,13 @@ from numpy.typing import ArrayLike
 from pipette_milp.arrays import Array, IntArray
 from pipette_milp.errors import InputError, Problem
 from pipette_milp.simulator.graph import EventGraph
-from pipette_milp.simulator.longest_path import Engine, node_ends, stack_durations, takes_compiled
+from pipette_milp.simulator.longest_path import (
+    Engine,
+    lane_blocks,
+    node_ends,
+    stack_durations,
+    takes_compiled,
+)
 
 
 @dataclass(frozen=True)
@@ -98,13 +104,17 @@ def path_counts_batch(
     stacked, lead, _ = stack_durations(graph, columns)
     if len(lead) != 1:
         raise InputError(Problem("durations", f"leading shape {lead}: expected [K, V] and [K, V-1]"))
-    ends = node_ends(graph, stacked)
+    walk = trace
     if takes_compiled(engine):
         from pipette_milp.simulator.compiled import walk_back
 
-        counts = walk_back(graph, ends, np.atleast_1d(stages), len(stacked))
-    else:
-        counts = trace(graph, ends, np.atleast_1d(stages), len(stacked))
+        walk = walk_back
+    counts = np.concatenate(
+        [
+            walk(graph, node_ends(graph, stacked[:, lanes]), np.atleast_1d(stages), len(stacked))
+            for lanes in lane_blocks(graph, stacked)
+        ]
+    )
     counts = counts.reshape(*lead, *stages.shape, len(stacked))
     by_kind = [counts[..., rows] for rows in graph.rows]
     if not graph.separates_weight_gradient:

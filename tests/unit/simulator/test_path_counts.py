@@ -1,10 +1,19 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from pipette_milp.errors import InputError
-from pipette_milp.simulator import PathCounts, event_graph, finish_times, path_counts, path_counts_batch
+from pipette_milp.simulator import (
+    PathCounts,
+    event_graph,
+    finish_times,
+    longest_path,
+    path_counts,
+    path_counts_batch,
+)
 from tests.simulator_cases import SCHEDULE_MODES, random_durations, random_use
 
 
@@ -65,6 +74,27 @@ def test_batch_single_and_both_engines_agree(schedule: str, mode: str) -> None:
         for k in range(4):
             one = path_counts(graph, *(a[k] for a in given), 0, None if w is None else w[k])
             np.testing.assert_array_equal(getattr(one, name), getattr(plain, name)[k])
+
+
+@pytest.mark.parametrize("engine", ["numpy", "auto"])
+def test_in_blocks_of_lanes(monkeypatch: pytest.MonkeyPatch, engine: Any) -> None:
+    graph = event_graph("1f1b", 4, 1, 6, "exchange")
+    rng = np.random.default_rng(10)
+    given = [rng.random((7, rows)) for rows in (4, 4, 3, 3)]
+    whole = path_counts_batch(graph, *given, [0, 3], engine=engine)
+    columns = [values[..., np.newaxis] for values in given]
+    finish = finish_times(graph, *columns, engine=engine)
+    monkeypatch.setattr(longest_path, "ENDS_BYTES", 2 * 8 * (graph.num_nodes + 1))
+    blocks = path_counts_batch(graph, *given, [0, 3], engine=engine)
+    for name in ("forward", "backward", "weight_gradient", "hop_forward", "hop_backward"):
+        np.testing.assert_array_equal(getattr(blocks, name), getattr(whole, name))
+    np.testing.assert_array_equal(finish_times(graph, *columns, engine=engine), finish)
+
+
+def test_no_vectors_no_cuts() -> None:
+    graph = event_graph("1f1b", 4, 1, 6, "exchange")
+    counts = path_counts_batch(graph, *(np.ones((0, rows)) for rows in (4, 4, 3, 3)), 0)
+    assert counts.forward.shape == (0, 4)
 
 
 def test_counts_without_hops_are_the_pipeline() -> None:
