@@ -23,10 +23,14 @@ def schema(
 
 @command
 def list_registered(
-    kind: Annotated[str | None, typer.Argument(metavar="[solvers|schedules|gpus|models]")] = None,
+    kind: Annotated[
+        str | None, typer.Argument(metavar="[solvers|schedules|gpus|models|importers|targets]")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
-    """List what is registered: solvers, schedules, and the presets of `init`."""
+    """List what is registered: solvers, schedules, presets of `init`, kinds of `import`, targets of `export`."""
+    from pipette_milp.exporters.registry import TARGETS
+    from pipette_milp.importers.registry import KINDS
     from pipette_milp.presets import presets
     from pipette_milp.schedules import SCHEDULES
     from pipette_milp.schema.output import write_json_atomically
@@ -37,6 +41,8 @@ def list_registered(
         "schedules": list(SCHEDULES),
         "gpus": list(presets("gpu")),
         "models": list(presets("model")),
+        "importers": list(KINDS),
+        "targets": list(TARGETS),
     }
     if kind is not None and kind not in catalogue:
         raise InputError(f"there is no list of {kind!r}, choose from {', '.join(catalogue)}")

@@ -79,7 +79,7 @@ def merge_cluster(facts: Sequence[ClusterFact], options: ClusterOptions | None =
     draft.warnings += [warning for item in topologies for warning in item.warnings]
     gpu_name = _gpu_type(runs, options, draft)
     gpus = _gpus_per_node(topologies, runs, options, draft)
-    names = _names(links, runs, options, draft)
+    names = _names(links, topologies, runs, options, draft)
     topology = _common_topology(topologies, draft)
     section: dict[str, Any] = {"network": {}}
     preset = presets.find_preset("gpu", gpu_name)[1] if gpu_name is not None else None
@@ -95,7 +95,8 @@ def merge_cluster(facts: Sequence[ClusterFact], options: ClusterOptions | None =
         _scale_up(node_type, gpus, topology, runs, preset, options, draft)
         if topology is not None and topology.compute_nics():
             _cards(node_type, topology, options, draft)
-    section["nodes"] = [{"name": name, "type": "node"} for name in names]
+    kind = {"type": "node"} if gpus is not None else {}
+    section["nodes"] = [{"name": name, **kind} for name in names]
     if links is not None:
         section["network"]["inter_node"] = _inter_node(links, runs, options, draft)
     elif len(names) > 1:
@@ -125,6 +126,10 @@ def _links(
     # What the options say holds for files that do not say it themselves; logs of collectives always do.
     from_runs = []
     for run in runs:
+        if not run.hosts:
+            draft.warnings.append(
+                Problem(run.place, "has no rank list, so it is not known which nodes were measured: left out")
+            )
         try:
             found = links_of_run(run)
         except InputError as error:
@@ -191,7 +196,11 @@ def _gpus_per_node(
 
 
 def _names(
-    links: Links | None, runs: list[CollectiveRun], options: ClusterOptions, draft: _Draft
+    links: Links | None,
+    topologies: list[NodeTopology],
+    runs: list[CollectiveRun],
+    options: ClusterOptions,
+    draft: _Draft,
 ) -> list[str]:
     measured = list(links.bandwidth.names) if links is not None else []
     measured += [host for run in runs for host in run.hosts if host not in measured]
@@ -202,7 +211,7 @@ def _names(
                 Problem("--hosts", f"does not name {', '.join(unknown)}, which the measurements do")
             )
         return list(options.hosts)
-    return list(dict.fromkeys(measured)) or ["node-000"]
+    return list(dict.fromkeys(measured)) or (["node-000"] if topologies else [])
 
 
 def _common_topology(topologies: list[NodeTopology], draft: _Draft) -> NodeTopology | None:

@@ -46,16 +46,8 @@ def links_of_run(run: CollectiveRun) -> PairwiseBandwidth | None:
             in which some ranks stay inside a host.
     """
     busbw, hosts = run.plateau_busbw_bytes_per_s, run.hosts
-    if busbw is None or len(hosts) == 1:
+    if busbw is None or len(hosts) < 2:
         return None
-    if not hosts:
-        raise InputError(
-            Problem(
-                run.place,
-                "has no rank list, so it is not known which nodes were measured: run it again, or give "
-                "the pair and its figure as a list of pairs",
-            )
-        )
     if len(hosts) > 2:
         raise InputError(
             Problem(

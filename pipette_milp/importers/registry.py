@@ -23,6 +23,16 @@ KINDS: dict[str, str] = {
 }
 """Kind -> module with ``detect(text) -> confidence`` and ``parse(text, source) -> facts``."""
 
+ALIASES: dict[str, str] = {
+    "huggingface": "hf-config",
+    "config.json": "hf-config",
+    "topo": "nvidia-smi-topo",
+    "nccl": "nccl-tests",
+    "csv": "matrix",
+    "tsv": "matrix",
+}
+"""Further names people try."""
+
 MODEL_KINDS = frozenset({"hf-config", "megatron"})
 """Kinds that describe a model; the others describe a cluster."""
 
@@ -60,7 +70,8 @@ def parse(text: str, source: str, kind: str | None = None, **options: Any) -> An
     """
     if kind is None:
         kind = guess_kind(text, source)
-    elif kind not in KINDS:
+    kind = ALIASES.get(kind, kind)
+    if kind not in KINDS:
         raise InputError(f"unknown kind {kind!r}, known are {', '.join(KINDS)}")
     reader = importlib.import_module(KINDS[kind]).parse
     taken = inspect.signature(reader).parameters
