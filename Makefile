@@ -5,7 +5,7 @@
 VENV := .venv
 PYTHON_OF_VENV := $(VENV)/bin/python
 DEMO_INSTANCE := instances/gpt-8.1b-16x8-a100-nominal.json
-BENCH_OUT := out/bench
+SMALL_INSTANCE := instances/tiny-2x2-a100-nominal.json
 
 # The first interpreter that runs, is new enough and can make a virtual environment. Asked only when needed.
 find_python = for candidate in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 python; do \
@@ -39,8 +39,9 @@ types: $(DEV)
 test-slow: $(DEV) ## the long tests
 	$(PYTHON_OF_VENV) -m pytest -m slow
 
-bench: $(DEV) ## cold start, solvers and kernels on shipped instances
-	$(PYTHON_OF_VENV) -m tests.bench $(BENCH_OUT)
+bench: $(DEV) ## cold start of the command line, speed of the simulator
+	$(PYTHON_OF_VENV) -m pipette_milp.cli.cold_start $(SMALL_INSTANCE)
+	OMP_NUM_THREADS=1 $(PYTHON_OF_VENV) -m pipette_milp.simulator.benchmark
 
 clean: ## remove the virtual environment and all caches
 	rm -rf $(VENV) $(STAMPS) .pytest_cache .ruff_cache .mypy_cache .hypothesis *.egg-info
