@@ -28,7 +28,7 @@ def list_registered(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
-    """List what is registered: solvers, schedules, presets of `init`, kinds of `import`, targets of `export`."""
+    """List solvers, schedules, presets of `init`, kinds of `import` and targets of `export`."""
     from pipette_milp.exporters.registry import TARGETS
     from pipette_milp.importers.registry import KINDS
     from pipette_milp.presets import presets
