@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from functools import partial
+from itertools import accumulate
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, ValidationInfo, field_validator
@@ -164,6 +165,16 @@ class ClusterSection(FrozenModel):
                     ids.add(first + index)
             first += node.gpus
         return frozenset(ids)
+
+    def usable_nodes(self) -> frozenset[int]:
+        """Indices of the nodes with at least one GPU that is not excluded."""
+        excluded = self.excluded_gpu_ids()
+        firsts = [0, *accumulate(node.gpus for node in self.nodes)]
+        return frozenset(
+            index
+            for index, node in enumerate(self.nodes)
+            if any(gpu not in excluded for gpu in range(firsts[index], firsts[index] + node.gpus))
+        )
 
     @field_validator("nodes", mode="before")
     @classmethod

@@ -84,13 +84,12 @@ class Instance(FrozenModel):
         if inter_node is None or not isinstance(inter_node.bandwidth, tuple):
             return []
         nodes = self.cluster.nodes
+        used = self.cluster.usable_nodes()
         return [
             (nodes[i].name, nodes[j].name)
             for i, row in enumerate(inter_node.bandwidth)
             for j, value in enumerate(row)
-            if i != j
-            and value is None
-            and not {nodes[i].name, nodes[j].name} & set(self.cluster.exclude.nodes)
+            if i != j and value is None and i in used and j in used
         ]
 
     def with_missing(self, bytes_per_s: float) -> Instance:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from pipette_milp.schema.plan import FrozenModel
-from pipette_milp.schema.quantities import Count, unsupported
+from pipette_milp.schema.quantities import Count, Flag, unsupported
 
 PositionEmbedding = Literal["learned", "rope", "none"]
 Normalization = Literal["layernorm", "rmsnorm"]
@@ -30,18 +30,18 @@ class ModelSection(FrozenModel):
     """Default: ``hidden_size / attention_heads``."""
     vocab_size: Count
     sequence_length: Count
-    gated_mlp: bool
+    gated_mlp: Flag
     """Three matrices per MLP instead of two."""
-    tied_embeddings: bool
+    tied_embeddings: Flag
     position_embedding: PositionEmbedding
     max_positions: Count = Field(default=None, validate_default=True)
     """Rows of a learned position table. Default: ``sequence_length``."""
     normalization: Normalization
-    biases: bool
+    biases: Flag
     """Biases on all linear layers and, with layernorm, on the norms."""
-    qkv_bias: bool = False
+    qkv_bias: Flag = False
     """Biases on the query, key and value projections only (Qwen2); implied by ``biases``."""
-    qk_norm: bool = False
+    qk_norm: Flag = False
     """A norm of ``head_dim`` weights on queries and one on keys (Qwen3)."""
     moe: Annotated[None, unsupported(None, what="mixture of experts")] = None
     mla: Annotated[None, unsupported(None, what="latent attention")] = None

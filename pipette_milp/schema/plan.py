@@ -42,12 +42,19 @@ class Overlap(FrozenModel):
     tensor: float = Field(default=0.0, ge=0.0, le=1.0)
 
 
+def _declare_layers_per_stage(schema: dict[str, Any]) -> None:
+    """Files carry this derived field, so their JSON Schema names it."""
+    schema["properties"]["layers_per_stage"] = {"type": "array", "items": {"type": "integer", "minimum": 0}}
+
+
 class Configuration(FrozenModel):
     """Everything that is decided except which GPU does what.
 
     ``stages`` has one entry per virtual stage in model order; virtual stage ``j`` runs on pipeline
     stage ``j % pipeline``. ``num_micro_batches`` is per replica.
     """
+
+    model_config = ConfigDict(json_schema_extra=_declare_layers_per_stage)
 
     pipeline: int = Field(ge=1)
     virtual_stages: int = Field(default=1, ge=1)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, GetJsonSchemaHandler, WithJsonSchema
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from pipette_milp.schema.strict import not_supported
 from pipette_milp.units import EXAMPLES, Dimension, parse_quantity
@@ -59,6 +61,10 @@ Count = Annotated[int, Field(ge=1, strict=True)]
 """A whole number of at least one; 8.0 and "8" are refused."""
 
 
+Flag = Annotated[bool, Field(strict=True)]
+"""true or false; 1 and "yes" are refused."""
+
+
 def _as_tuple(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return value
@@ -73,7 +79,17 @@ def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
     return values
 
 
-ONE_OR_MANY = (AfterValidator(_distinct), BeforeValidator(_as_tuple))
+class _OneOrManySchema:
+    """Makes the JSON Schema say that one value may stand for a list of one."""
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        many = handler(schema)
+        return {"anyOf": [many["items"], {**many, "minItems": 1, "uniqueItems": True}]}
+
+
+ONE_OR_MANY = (AfterValidator(_distinct), BeforeValidator(_as_tuple), _OneOrManySchema())
 """For ``Annotated[tuple[X, ...], *ONE_OR_MANY]``: one value or a list to choose from, stored as a tuple."""
 
 

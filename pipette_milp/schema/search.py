@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator, model_validator
 
 from pipette_milp.schema.plan import FrozenModel
-from pipette_milp.schema.quantities import ONE_OR_MANY, Count, Seconds, unsupported
+from pipette_milp.schema.quantities import ONE_OR_MANY, Count, Flag, Seconds, unsupported
 from pipette_milp.schema.strict import Location, not_supported, problems_error
 
 Choices = Annotated[tuple[Count, ...], *ONE_OR_MANY]
@@ -44,9 +44,9 @@ class SearchSection(FrozenModel):
     layers_per_stage: tuple[Annotated[int, Field(ge=0, strict=True)], ...] | None = None
     """Fixes the layer split, one entry per virtual stage in model order."""
     fix: Fix = Fix()
-    memory_reserve: float = Field(default=0.03, ge=0.0, lt=1.0)
+    memory_reserve: float = Field(default=0.03, ge=0.0, lt=1.0, strict=True)
     """Share of the GPU's memory left free, on top of the explicit terms."""
-    use_all_gpus: bool = True
+    use_all_gpus: Flag = True
 
     @field_validator("context", mode="after")
     @classmethod

@@ -48,19 +48,6 @@ def _object(pairs: list[tuple[str, Any]]) -> _Object:
     return result
 
 
-def _walk(value: Any, location: Location, problems: list[tuple[Location, str]]) -> None:
-    if isinstance(value, dict):
-        for name in getattr(value, "repeated", ()):
-            problems.append(((*location, name), "this key occurs more than once, keep one"))
-        for name, item in value.items():
-            _walk(item, (*location, name), problems)
-    elif isinstance(value, list | tuple):
-        for index, item in enumerate(value):
-            _walk(item, (*location, index), problems)
-    elif isinstance(value, float) and not math.isfinite(value):
-        problems.append((location, f"{value} is not accepted, expected a finite number"))
-
-
 def read_text(path: str | Path) -> str:
     """Text of a file, ``-`` = standard input.
 
@@ -102,7 +89,18 @@ def parse_json(text: str, source: str = "") -> Any:
 def structural_problems(value: Any) -> list[tuple[Location, str]]:
     """Repeated keys and numbers that are not finite, anywhere in a parsed JSON value."""
     problems: list[tuple[Location, str]] = []
-    _walk(value, (), problems)
+    # A stack, not recursion: files may be nested as deeply as the parser allows.
+    stack: list[tuple[Location, Any]] = [((), value)]
+    while stack:
+        location, item = stack.pop()
+        if isinstance(item, dict):
+            for name in getattr(item, "repeated", ()):
+                problems.append(((*location, name), "this key occurs more than once, keep one"))
+            stack += [((*location, name), below) for name, below in reversed(item.items())]
+        elif isinstance(item, list | tuple):
+            stack += [((*location, index), below) for index, below in reversed(list(enumerate(item)))]
+        elif isinstance(item, float) and not math.isfinite(item):
+            problems.append((location, f"{item} is not accepted, expected a finite number"))
     return problems
 
 

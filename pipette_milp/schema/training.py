@@ -14,7 +14,7 @@ from pipette_milp.schema.plan import (
     PipelineTransfers,
     Recompute,
 )
-from pipette_milp.schema.quantities import ONE_OR_MANY, Count
+from pipette_milp.schema.quantities import ONE_OR_MANY, Count, Flag
 from pipette_milp.schema.strict import Location, not_supported, problems_error
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
@@ -39,15 +39,15 @@ class TrainingSection(FrozenModel):
     """Default: fp16 for fp16, else fp32."""
     optimizer: Literal["adam", "adamw"] = "adam"
     data_sharding: Annotated[tuple[DataSharding, ...], *ONE_OR_MANY] = ("none",)
-    distributed_optimizer: bool | None = Field(default=None, exclude=True)
+    distributed_optimizer: Flag | None = Field(default=None, exclude=True)
     """Another spelling of ``data_sharding: optimizer``; read, never written."""
-    sequence_parallel: Annotated[tuple[bool, ...], *ONE_OR_MANY] = (False,)
+    sequence_parallel: Annotated[tuple[Flag, ...], *ONE_OR_MANY] = (False,)
     recompute: Annotated[tuple[Recompute, ...], *ONE_OR_MANY] = ("none",)
-    flash_attention: bool = False
+    flash_attention: Flag = False
     framework: Framework = "megatron"
     pipeline_transfers: Annotated[tuple[PipelineTransfers, ...], *ONE_OR_MANY] | None = None
     """None = what the framework does with the schedule, see `transfers_for`."""
-    scatter_gather_hops: bool = False
+    scatter_gather_hops: Flag = False
     """Megatron-LM up to v3 and DeepSpeed: each tensor rank sends its share, the receivers gather."""
     overlap: Overlap = Overlap()
 

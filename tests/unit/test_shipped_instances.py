@@ -8,8 +8,10 @@ import statistics
 from pathlib import Path
 from types import ModuleType
 
+import jsonschema
 import pytest
 
+from pipette_milp.schema.export import json_schema
 from pipette_milp.schema.instance import load_instance
 from tests.conftest import INSTANCES
 
@@ -32,6 +34,17 @@ def test_loads_and_round_trips(path: Path) -> None:
     assert instance.warnings == []
     assert instance.missing_pairs() == []
     assert load_instance(json.loads(json.dumps(instance.model_dump(mode="json")))) == instance
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_agrees_with_the_json_schema(path: Path) -> None:
+    schema = json_schema("instance")
+    jsonschema.Draft202012Validator.check_schema(schema)
+    as_written = json.loads(path.read_text())
+    jsonschema.validate(as_written, schema)
+    jsonschema.validate(load_instance(path).model_dump(mode="json"), schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**as_written, "surprise": 1}, schema)
 
 
 def test_the_generator_reproduces_every_file(tmp_path: Path) -> None:

@@ -162,6 +162,10 @@ def test_missing_pairs_are_listed_and_filled() -> None:
     excluded = copy.deepcopy(data)
     excluded["cluster"]["exclude"] = {"nodes": ["n1"]}
     assert load_instance(excluded).missing_pairs() == []
+    excluded["cluster"]["exclude"] = {"gpus": ["n1:0", "n1:1"]}
+    assert load_instance(excluded).missing_pairs() == []
+    excluded["cluster"]["exclude"] = {"gpus": ["n1:0"]}
+    assert load_instance(excluded).missing_pairs() == [("n0", "n1")]
 
 
 def test_descriptive_detail_is_a_warning() -> None:
@@ -224,6 +228,9 @@ def test_two_gpu_types_in_use_are_refused() -> None:
         ("model/layers", 0, "model.layers", "greater than or equal to 1"),
         ("model/layers", "six", "model.layers", "integer"),
         ("model/attention_heads", 7, "model.head_dim", "do not divide"),
+        ("model/gated_mlp", "yes", "model.gated_mlp", "boolean"),
+        ("training/sequence_parallel", [0], "training.sequence_parallel[0]", "boolean"),
+        ("training/pipeline_transfers", "fast", "training.pipeline_transfers", "'exchange' or 'async'"),
         ("model/kv_heads", 3, "model.kv_heads", "divisor of the 8 attention heads"),
         ("model/max_positions", 128, "model.max_positions", "shorter than sequence_length 256"),
         ("training/global_batch_size", 0, "training.global_batch_size[0]", "greater than or equal to 1"),

@@ -5,6 +5,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from pydantic import ValidationError
 
@@ -179,6 +180,11 @@ def test_json_schema_describes_every_field(kind: str) -> None:
     json.dumps(schema, allow_nan=False)
     assert set(schema["properties"]) >= set(SCHEMAS[kind].model_fields)
     assert schema["additionalProperties"] is False
+
+
+def test_results_and_plans_agree_with_their_json_schema() -> None:
+    jsonschema.validate(json.loads(result().to_json()), json_schema("result"))
+    jsonschema.validate(PLAN.model_dump(mode="json"), json_schema("plan"))
 
 
 def test_unknown_schema() -> None:
