@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
 from pydantic import PlainSerializer, PlainValidator, WithJsonSchema, field_validator, model_validator
@@ -85,10 +86,12 @@ def _entry(
 ) -> float | None:
     if item is None:
         return None
+    if type(item) is float and sender != receiver and 0.0 < item * factor < math.inf:
+        return item * factor  # the usual case, ahead of all checks: there may be a million
     try:
         if isinstance(item, str):
             raise ValueError(f"expected a plain number in the matrix's unit, got {item!r}")
-        number = parse_quantity(item, Dimension.BANDWIDTH)
+        number = parse_quantity(parse_quantity(item, Dimension.BANDWIDTH) * factor, Dimension.BANDWIDTH)
         if sender == receiver:
             return None  # what a node sends to itself does not cross the network
         if number <= 0:
@@ -96,7 +99,7 @@ def _entry(
     except ValueError as error:
         problems.append((("values", sender, receiver), str(error)))
         return None
-    return number * factor
+    return number
 
 
 def _dump_matrix(value: float | Matrix) -> Any:

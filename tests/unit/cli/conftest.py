@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -128,9 +129,9 @@ def result_for(instance: Any, **changes: Any) -> SolveResult:
 
 @pytest.fixture
 def fake_solver(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Replaces the solver. ``["changes"]`` alters the result, ``["raises"]`` is raised instead; what the
-    solver was called with lies under ``["called"]``."""
-    control: dict[str, Any] = {"changes": {}, "raises": None, "called": None}
+    """Replaces the solver. ``["changes"]`` alters the result, ``["raises"]`` is raised instead, the process
+    gets ``["signal"]`` while it solves; what the solver was called with lies under ``["called"]``."""
+    control: dict[str, Any] = {"changes": {}, "raises": None, "signal": None, "called": None}
 
     def solve(instance: Any, **options: Any) -> SolveResult:
         control["called"] = {"instance": instance, **options}
@@ -140,6 +141,8 @@ def fake_solver(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             SimpleNamespace(time_s=0.2, incumbent_s=1.05, bound_s=1.045, message=""),
         ):
             options["listener"](event)
+        if control["signal"] is not None:
+            signal.raise_signal(control["signal"])
         if control["raises"] is not None:
             raise control["raises"]
         return result_for(instance, **control["changes"])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,16 @@ def test_an_interrupt_that_nobody_caught(run: Run, fake_solver: dict[str, Any]) 
     outcome = run("solve", TINY)
     assert (outcome.code, outcome.out) == (130, "")
     assert "interrupted, nothing to show" in outcome.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_the_end_of_a_batch_job_are_the_same(
+    run: Run, fake_solver: dict[str, Any], number: signal.Signals
+) -> None:
+    before = signal.getsignal(number)
+    fake_solver["signal"] = number
+    assert run("solve", TINY).code == 130
+    assert signal.getsignal(number) == before
 
 
 def test_a_failed_solver_and_an_internal_fault(run: Run, fake_solver: dict[str, Any], tmp_path: Path) -> None:

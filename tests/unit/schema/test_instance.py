@@ -304,6 +304,12 @@ def test_two_gpu_types_in_use_are_refused() -> None:
             "cluster.network.inter_node.bandwidth.values[1][0]",
             "nan",
         ),
+        (
+            "cluster/network/inter_node/bandwidth/values/1",
+            [1e305, None, "2"],
+            "cluster.network.inter_node.bandwidth.values[1][0]",
+            "finite",
+        ),
         ("cluster/exclude", {"nodes": ["x"]}, "cluster.exclude.nodes[0]", "there is no node 'x'"),
         ("cluster/exclude", {"gpus": ["n0:2"]}, "cluster.exclude.gpus[0]", "has GPUs 0 to 1"),
         ("cluster/exclude", {"gpus": ["n0"]}, "cluster.exclude.gpus[0]", "node:local index"),
