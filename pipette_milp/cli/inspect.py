@@ -80,7 +80,7 @@ def estimate(
     configuration = complete_configuration({**fields, **given}, checked, source=config or "")
     with answer_only():
         evaluation = run_estimate(checked, configuration)
-    _show(evaluation, as_json)
+    _show(checked, evaluation, as_json)
 
 
 def _layers(text: str) -> list[int]:
@@ -113,7 +113,7 @@ def simulate(
         evaluation = simulate_plan(checked, wanted)
     if trace is not None:
         write_json_atomically(trace, _chrome_trace(checked, wanted, evaluation))
-    _show(evaluation, as_json)
+    _show(checked, evaluation, as_json)
 
 
 def _chrome_trace(instance: Instance, plan: Plan, evaluation: dict[str, Any]) -> dict[str, Any]:
@@ -146,14 +146,14 @@ def _chrome_trace(instance: Instance, plan: Plan, evaluation: dict[str, Any]) ->
     )
 
 
-def _show(evaluation: dict[str, Any], as_json: bool) -> None:
+def _show(instance: Instance, evaluation: dict[str, Any], as_json: bool) -> None:
     from pipette_milp.cli.summary import print_evaluation
     from pipette_milp.schema.output import write_json_atomically
 
     if as_json:
         write_json_atomically("-", evaluation)
     else:
-        print_evaluation(evaluation)
+        print_evaluation(instance, evaluation)
 
 
 @command

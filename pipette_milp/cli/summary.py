@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import sys
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
-from pipette_milp.cli.wording import (
-    describe_configuration,
-    percent,
-    ranges,
-    why_it_lost,
-)
+from pipette_milp.cli.wording import describe_configuration, faster, percent, ranges, shares, why_it_lost
 from pipette_milp.schema.evaluation import Memory, Throughput
 from pipette_milp.schema.instance import Instance
 from pipette_milp.schema.plan import Configuration, Plan
@@ -25,37 +24,51 @@ NODES_LISTED = 32
 
 def print_summary(instance: Instance, result: SolveResult) -> None:
     """The answer in words on standard output."""
-    out = _console()
-    out.print(_headline(instance, result), highlight=False)
-    if result.plan is None or result.simulated_s is None:
-        _print_no_plan(out, result)
-        return
-    _print_best(out, result, result.plan)
-    _print_comparisons(out, instance, result, result.simulated_s)
-    _print_nodes(out, instance, result.plan)
-    _print_ranking(out, result)
-    _print_assumptions(out, result)
+    with _output() as out:
+        out.print(_headline(instance, result), highlight=False)
+        if result.plan is None or result.simulated_s is None:
+            _print_no_plan(out, result)
+            return
+        rows = [("Best plan", describe_configuration(result.plan.configuration))]
+        rows += _configuration_rows(result.plan.configuration, instance)
+        rows += _best_rows(result, result.simulated_s)
+        rows += _comparison_rows(instance, result, result.simulated_s)
+        rows.append(("Search", _search(result)))
+        _print_rows(out, rows)
+        _print_nodes(out, instance, result.plan)
+        _print_ranking(out, result)
+        _print_assumptions(out, result)
 
 
-def print_evaluation(evaluation: dict[str, Any]) -> None:
+def print_evaluation(instance: Instance, evaluation: dict[str, Any]) -> None:
     """Time, throughput, memory and breakdown of one plan (the dict of `estimate` and `simulate`)."""
-    out = _console()
     configuration = Configuration.model_validate(evaluation["configuration"])
-    rows = [("Plan", describe_configuration(configuration))]
-    rows += _configuration_rows(configuration)
     throughput = Throughput.model_validate(evaluation["throughput"])
-    rows.append(("Time", f"{evaluation['simulated_s']:.4f} s per iteration, {_speed(throughput)}"))
-    memory = Memory.model_validate(evaluation["memory"])
-    rows.append(("Memory", _memory(memory)))
-    for title, key in (("Longest path", "critical_path"), ("Busiest GPU", "breakdown")):
-        rows.append((title, _shares(evaluation[key], evaluation["simulated_s"])))
-    _print_rows(out, rows)
+    time_s = evaluation["simulated_s"]
+    rows = [
+        ("Plan", describe_configuration(configuration)),
+        *_configuration_rows(configuration, instance),
+        ("Time", f"{time_s:.4f} s per iteration, {_speed(throughput)}"),
+        ("Memory", _memory(Memory.model_validate(evaluation["memory"]))),
+        ("Longest path", shares(evaluation["critical_path"], time_s)),
+        ("Busiest GPU", shares(evaluation["breakdown"], time_s)),
+    ]
+    with _output() as out:
+        _print_rows(out, rows)
 
 
-def _console() -> Any:
+@contextlib.contextmanager
+def _output() -> Iterator[Any]:
+    """A rich console: colours and the terminal's width on a terminal, else plain lines."""
     from rich.console import Console
 
-    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else WIDTH, soft_wrap=False)
+    if sys.stdout.isatty():
+        yield Console(file=sys.stdout)
+        return
+    text = io.StringIO()
+    yield Console(file=text, width=WIDTH)
+    # Tables are padded to their width; nobody wants that in a file.
+    sys.stdout.write("".join(line.rstrip() + "\n" for line in text.getvalue().splitlines()))
 
 
 def _print_rows(out: Any, rows: list[tuple[str, str]]) -> None:
@@ -96,34 +109,39 @@ def _print_no_plan(out: Any, result: SolveResult) -> None:
         out.print(f"  and {len(reasons) - 8} more reasons, see configurations in the result")
 
 
-def _print_best(out: Any, result: SolveResult, plan: Plan) -> None:
-    rows = [
-        ("Best plan", describe_configuration(plan.configuration)),
-        *_configuration_rows(plan.configuration),
-    ]
-    time = f"{result.simulated_s:.4f} s per iteration"
-    if result.throughput is not None:
-        time += f", {_speed(result.throughput)}"
-    rows.append(("Time", time))
+def _configuration_rows(configuration: Configuration, instance: Instance) -> list[tuple[str, str]]:
+    rows = []
+    usable = instance.cluster.num_gpus - len(instance.cluster.excluded_gpu_ids())
+    if configuration.num_gpus < usable:
+        rows.append(("GPUs", f"{configuration.num_gpus} of {usable}"))
+    layers = configuration.layers_per_stage
+    if len(set(layers)) == 1:
+        rows.append(("Layers", f"{layers[0]} on every stage"))
+    else:
+        rows.append(("Layers", " ".join(map(str, layers)) + " by stage"))
+    return rows
+
+
+def _best_rows(result: SolveResult, time_s: float) -> list[tuple[str, str]]:
+    speed = "" if result.throughput is None else f", {_speed(result.throughput)}"
+    rows = [("Time", f"{time_s:.4f} s per iteration{speed}")]
     if result.memory is not None:
         rows.append(("Memory", _memory(result.memory)))
     rows.append(("Proof", _proof(result)))
-    if result.critical_path is not None and result.simulated_s:
-        path = _shares(result.critical_path.model_dump(), result.simulated_s)
-        rows.append(("Longest path", path))
-    if result.breakdown is not None and result.simulated_s:
-        rows.append(("Busiest GPU", _shares(result.breakdown.model_dump(), result.simulated_s)))
-    rows.append(
-        ("Search", f"{result.solver} stopped after {result.wall_time_s:.1f} s: {_why_stopped(result)}")
-    )
-    _print_rows(out, rows)
+    if result.critical_path is not None:
+        rows.append(("Longest path", shares(result.critical_path.model_dump(), time_s)))
+    if result.breakdown is not None:
+        rows.append(("Busiest GPU", shares(result.breakdown.model_dump(), time_s)))
+    return rows
 
 
-def _configuration_rows(configuration: Configuration) -> list[tuple[str, str]]:
-    layers = configuration.layers_per_stage
-    if len(set(layers)) == 1:
-        return [("Layers", f"{layers[0]} on every stage")]
-    return [("Layers", " ".join(map(str, layers)) + " by stage")]
+def _search(result: SolveResult) -> str:
+    text = f"{result.solver} stopped after {result.wall_time_s:.1f} s: {_why_stopped(result)}"
+    counts = Counter(record.status for record in result.configurations)
+    if not counts:
+        return text
+    listed = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in counts.most_common())
+    return f"{text}; configurations: {listed}"
 
 
 def _speed(throughput: Throughput) -> str:
@@ -174,47 +192,23 @@ def _why_stopped(result: SolveResult) -> str:
     }.get(result.termination, str(result.termination))
 
 
-def _shares(seconds: dict[str, Any], total_s: float) -> str:
-    """Kinds of time by size, those below a tenth of a percent left out."""
-    names = {
-        "bubble_s": "waiting",
-        "tensor_comm_s": "tensor communication",
-        "pipeline_comm_s": "pipeline transfers",
-    }
-    parts = [(key, value) for key, value in seconds.items() if key.endswith("_s") and value > 1e-3 * total_s]
-    parts.sort(key=lambda item: -item[1])
-    return ", ".join(
-        f"{names.get(key, key.removesuffix('_s').replace('_', ' '))} {percent(value / total_s)}"
-        for key, value in parts
-    )
-
-
-def _print_comparisons(out: Any, instance: Instance, result: SolveResult, best: float) -> None:
+def _comparison_rows(instance: Instance, result: SolveResult, best_s: float) -> list[tuple[str, str]]:
     from pipette_milp.cluster import Cluster
 
     rows = []
     if result.baseline is not None:
         base = result.baseline
         text = f"{base.simulated_s:.4f} s with {describe_configuration(base.configuration)}: "
-        text += f"the best plan is {_faster(base.simulated_s, best)}"
+        text += f"the best plan is {faster(base.simulated_s, best_s)}"
         rows.append(("Baseline", text if base.fits else text + "; the baseline does not fit into memory"))
     if result.default_order_s is not None:
         spread = Cluster.of(instance).link_spread
-        gain = result.default_order_s / best - 1
-        text = f"{_faster(result.default_order_s, best)} than the same in default rank order "
+        text = f"{faster(result.default_order_s, best_s)} than the same in default rank order "
         text += f"({result.default_order_s:.4f} s); links of this cluster spread by {percent(spread)}"
-        if 0 < gain < spread:
+        if 0 < result.default_order_s / best_s - 1 < spread:
             text += ", so the gain may be noise of the measurement"
         rows.append(("Placement", text))
-    if rows:
-        _print_rows(out, rows)
-
-
-def _faster(other_s: float, best_s: float) -> str:
-    gain = other_s / best_s - 1
-    if abs(gain) < 5e-6:
-        return "no faster"
-    return f"{percent(gain, 2)} faster" if gain > 0 else f"{percent(-gain, 2)} slower"
+    return rows
 
 
 def _print_nodes(out: Any, instance: Instance, plan: Plan) -> None:
@@ -242,7 +236,7 @@ def _print_nodes(out: Any, instance: Instance, plan: Plan) -> None:
             lines.append(([name], hosted))
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("node", no_wrap=True)
-    table.add_column(f"stage: replicas (0 to {plan.configuration.data - 1})")
+    table.add_column("stage: replicas")
     for names, hosted in lines:
         text = "; ".join(f"{stage}: {ranges(replicas)}" for stage, replicas in hosted.items()) or "idle"
         table.add_row(names[0] if len(names) == 1 else f"{names[0]} to {names[-1]} ({len(names)})", text)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from itertools import groupby
+from typing import Any
 
 from pipette_milp.schema.plan import Configuration
 from pipette_milp.schema.result import RankedPlan
 
-_PARTS = {
+PARTS = {
     "compute_s": "compute",
     "tensor_comm_s": "tensor communication",
     "pipeline_comm_s": "pipeline transfers",
+    "bubble_s": "waiting",
     "gradient_sync_s": "gradient synchronisation",
-    "optimizer_s": "optimiser",
+    "optimizer_s": "optimizer",
     "fixed_s": "fixed time",
 }
+"""Keys of critical path and breakdown in words."""
 
 
 def percent(share: float, digits: int = 1) -> str:
@@ -51,6 +54,20 @@ def ranges(numbers: list[int]) -> str:
     return ",".join(parts)
 
 
+def shares(seconds: dict[str, Any], total_s: float) -> str:
+    """Kinds of time by size, those below a thousandth left out."""
+    parts = [(seconds[key], name) for key, name in PARTS.items() if seconds.get(key, 0.0) > 1e-3 * total_s]
+    return ", ".join(f"{name} {percent(value / total_s)}" for value, name in sorted(parts, reverse=True))
+
+
+def faster(other_s: float, best_s: float) -> str:
+    """What ``best_s`` gains over ``other_s``."""
+    gain = other_s / best_s - 1
+    if abs(gain) < 5e-6:
+        return "no faster"
+    return f"{percent(gain, 2)} faster" if gain > 0 else f"{percent(-gain, 2)} slower"
+
+
 def why_it_lost(best: RankedPlan, other: RankedPlan) -> str:
     """How much slower, and which parts of the longest path grew most."""
     slower = f"+{percent(other.simulated_s / best.simulated_s - 1, 2)}"
@@ -61,7 +78,7 @@ def why_it_lost(best: RankedPlan, other: RankedPlan) -> str:
     if best.critical_path is None or other.critical_path is None:
         return slower
     before, after = best.critical_path.model_dump(), other.critical_path.model_dump()
-    grown = sorted(((after[key] - before[key], name) for key, name in _PARTS.items()), reverse=True)
+    grown = sorted(((after[key] - before[key], PARTS[key]) for key in after), reverse=True)
     extra_s = other.simulated_s - best.simulated_s
     causes = [
         f"{name} {change:+.3f} s" for change, name in grown[:2] if change > 0.1 * extra_s and change > 0
