@@ -93,6 +93,9 @@ def megatron_arguments(instance: Instance, configuration: Configuration) -> Mega
         degrees.append(f"--context-parallel-size {configuration.context}")
     if configuration.sequence_parallel and configuration.tensor > 1:
         degrees.append("--sequence-parallel")
+    order = rank_order_argument(configuration.rank_order, configuration.pipeline)
+    if order is not None:
+        degrees.append(order)
     if interleaved and configuration.pipeline_transfers == "exchange":
         degrees.append("--no-overlap-p2p-communication")
     per_stage = ",".join(map(str, configuration.layers_per_stage))
@@ -164,13 +167,6 @@ def refusals(model: ModelSection, training: TrainingSection, configuration: Conf
         refuse("overlap.tensor", "Megatron-LM overlaps tensor communication only with sequence parallelism")
     if sum(configuration.layers_per_stage) != model.layers:
         refuse("stages", f"hold {sum(configuration.layers_per_stage)} layers, the model has {model.layers}")
-    try:
-        order = rank_order_argument(configuration.rank_order, configuration.pipeline)
-    except IllegalConfigurationError as error:
-        problems += error.problems
-    else:
-        if order is not None:
-            refuse("rank_order", f"expected {', '.join(RANK_ORDER)}: placements are numbered in this order")
     return problems
 
 

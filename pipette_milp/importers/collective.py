@@ -166,7 +166,7 @@ def infer(
         return collective, known
     ratio = statistics.median(value for value, _ in ratios)
     tolerance = min(error for _, error in ratios) * 2 + 0.002
-    spread = [value for value, error in ratios if abs(value - ratio) > 2 * error + 0.01]
+    spread = [value for value, error in ratios if abs(value - ratio) > 2 * error * max(ratio, 1) + 1e-3]
     if spread:
         raise InputError(
             Problem(

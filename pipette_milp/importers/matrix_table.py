@@ -181,11 +181,7 @@ def _separator(lines: list[Line]) -> str | None:
 def _cells(line: Line, separator: str | None) -> list[Cell]:
     if separator is None:
         return line.cells()
-    text = line.text.rstrip("\r\n")
-    return [
-        Cell(cell.text.strip('"').strip(), cell.line, cell.start)
-        for cell in Line(line.number, text, line.removed).split(separator)
-    ]
+    return [Cell(cell.text.strip('"').strip(), line, cell.start) for cell in line.split(separator)]
 
 
 def _read(content: Text) -> _Table:
@@ -205,16 +201,25 @@ def _read(content: Text) -> _Table:
     if len(header) == width:
         corner, header = header[0].text, header[1:]
     elif len(header) != width - 1:
-        raise content.error(f"the header has {len(header)} cells, but the longest row has {width}", lines[0])
+        raise content.error(
+            f"the header has {len(header)} cells, but the longest row has {width}{_blanks_hint(separator)}",
+            lines[0],
+        )
     odd = [cell for cell in header if looks_numeric(cell.text)]
     if len(odd) == len(header):
         raise content.error("expected names of nodes in the first line, found only numbers", lines[0])
     rows: list[tuple[Cell, tuple[Cell, ...]]] = []
     for line, cells in zip(lines[1:], bodies, strict=True):
         if len(cells) != len(header) + 1:
-            hint = ""
-            if separator is None:
-                hint = " (with blanks between the columns an empty cell is lost: write a dash for it)"
+            hint = _blanks_hint(separator)
             raise content.error(f"the row has {len(cells) - 1} figures for {len(header)} nodes{hint}", line)
         rows.append((cells[0], tuple(cells[1:])))
     return _Table(corner, tuple(header), tuple(rows))
+
+
+def _blanks_hint(separator: str | None) -> str:
+    return (
+        " (with blanks between the columns an empty cell is lost: write a dash for it)"
+        if separator is None
+        else ""
+    )

@@ -180,6 +180,8 @@ def _from_json(data: Any, source: str) -> Arguments:
         else:
             words.append(Word(f"--{name}={value}", 1, 1))
     arguments = read_arguments(words, source)
+    if not arguments.given:
+        raise InputError(Problem(source, "found no Megatron-LM arguments such as num_layers"))
     given = {name: Argument(name, item.text, f"{source}: {name}") for name, item in arguments.given.items()}
     wrong = [
         name

@@ -89,6 +89,8 @@ def _contradiction(flags: SplitFlags) -> str | None:
             "and Megatron "
             "would train only that many layers; leave the counts out"
         )
+    if 0 in (flags.first, flags.last):
+        return "first and last stage counts have to be at least 1: an empty stage needs a layout"
     if counted and accounted:
         return "first/last stage counts exclude --account-for-embedding/loss-in-pipeline-split"
     if flags.layout is not None and (counted or accounted):
@@ -111,7 +113,7 @@ def _first_last(flags: SplitFlags, place: str) -> list[int]:
     ends = (flags.first or 0) + (flags.last or 0)
     middle = flags.pipeline - (flags.first is not None) - (flags.last is not None)
     rest = flags.layers - ends
-    if rest < 0 or (middle == 0 and rest) or (middle and rest % middle):
+    if rest < middle or (middle == 0 and rest) or (middle and rest % middle):
         raise InputError(
             Problem(
                 place,

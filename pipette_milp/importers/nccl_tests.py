@@ -43,7 +43,8 @@ _TIME_NAMES = frozenset({"time", "cputime"})
 _ERROR_NAMES = frozenset({"error", "#wrong"})
 # Printed figures have two decimals of GB/s and at least three digits of time.
 _ROUNDING_BYTES_PER_S = 0.0051 * GB
-_ROUNDING_RELATIVE = 0.01
+_ROUNDING_RELATIVE = 1e-3
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
 def detect(text: str) -> float:
@@ -167,8 +168,8 @@ def _rows(lines: list[Line], header: Line, content: Text, warnings: list[Problem
     modes = _modes(columns, content, header)
     unit_line = next((line for line in lines if "(B)" in line.text or "(us)" in line.text), None)
     if unit_line is not None:
-        words = unit_line.text.split()
-        odd = [word for word in words if word not in ("#", "(B)", "(elements)", "(us)", "(GB/s)", "(%)")]
+        odd = [word for word in unit_line.text.split() if re.fullmatch(r"\([^)]*s\)", word)]
+        odd = [word for word in odd if word not in ("(elements)", "(us)", "(GB/s)")]
         if odd:
             raise content.error(f"expected bytes, us and GB/s as units, got {' '.join(odd)}", unit_line)
     rows: list[Row] = []
@@ -176,7 +177,7 @@ def _rows(lines: list[Line], header: Line, content: Text, warnings: list[Problem
         words = line.text.split()
         if not words or words[0].startswith("#") or _is_header(line):
             continue
-        cells = line.cells()
+        cells = _with_whole_timestamps(line.cells())
         if not any(cell.text.isdigit() for cell in cells[:1]) and columns[0] == "size":
             if re.match(r"[\d.,]+$", words[0]):
                 raise content.error(f"expected a message size in whole bytes, got {words[0]!r}", cells[0])
@@ -195,6 +196,17 @@ def _rows(lines: list[Line], header: Line, content: Text, warnings: list[Problem
             "a message size occurs twice in a row: the output of several processes is mixed", header
         )
     return tuple(rows)
+
+
+def _with_whole_timestamps(cells: list[Cell]) -> list[Cell]:
+    """Cells with date and time, which a blank separates, joined into one."""
+    joined: list[Cell] = []
+    for cell in cells:
+        if joined and _DATE.fullmatch(joined[-1].text) and ":" in cell.text:
+            joined[-1] = Cell(f"{joined[-1].text} {cell.text}", joined[-1].line, joined[-1].start)
+        else:
+            joined.append(cell)
+    return joined
 
 
 def _header_cells(header: Line) -> list[Cell]:

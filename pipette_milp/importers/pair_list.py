@@ -30,8 +30,12 @@ _PAIR = re.compile(
     r"\s*[,;]?\s*([A-Za-z]+/s|[kMGT]bps)?\s*"
 )
 _ONE_WAY = frozenset({"->", "-->", "=>", "→"})
-_HEADER_WORDS = re.compile(r"(?i)^\s*[\"']?(?:src|source|from|sender|node|host|a\b|pair|first)")
-_DIRECTED_HEADER = re.compile(r"(?i)\b(?:src|source|from|sender)\b.*\b(?:dst|dest|destination|to|receiver)\b")
+_HEADER_WORDS = re.compile(
+    r"(?i)^\s*[\"']?(?:src|source|from|sender|dst|dest|to\b|receiver|node|host|a\b|pair|first)"
+)
+_SENDER, _RECEIVER = r"\b(?:src|source|from|sender)\b", r"\b(?:dst|dest|destination|to|receiver)\b"
+_SENDER_FIRST = re.compile(f"(?i){_SENDER}.*{_RECEIVER}")
+_RECEIVER_FIRST = re.compile(f"(?i){_RECEIVER}.*{_SENDER}")
 
 
 @dataclass(frozen=True)
@@ -66,8 +70,9 @@ def parse(text: str, source: str, unit: str | None = None) -> PairwiseBandwidth:
     entries, header = _entries(content)
     figures = read_numbers([entry.figure for entry in entries], content)
     names = list(dict.fromkeys(name for entry in entries for name in (entry.first, entry.second)))
-    directed_header = bool(_DIRECTED_HEADER.search(header))
-    seen: dict[tuple[str, str], tuple[float, _Entry]] = {}
+    backwards = bool(_RECEIVER_FIRST.search(header)) and not _SENDER_FIRST.search(header)
+    directed_header = backwards or bool(_SENDER_FIRST.search(header))
+    seen: dict[tuple[str, str], list[tuple[float, _Entry]]] = {}
     values = np.full((len(names), len(names)), np.nan)
     problems: list[Problem] = []
     for entry, figure in zip(entries, figures, strict=True):
@@ -79,23 +84,23 @@ def parse(text: str, source: str, unit: str | None = None) -> PairwiseBandwidth:
             problems.append(Problem(place, f"expected more than 0, got {entry.figure.text}"))
             continue
         one_way = entry.one_way or directed_header
-        pairs = [(entry.first, entry.second)] + ([] if one_way else [(entry.second, entry.first)])
+        ends = (entry.second, entry.first) if backwards else (entry.first, entry.second)
+        pairs = [ends] if one_way else [ends, ends[::-1]]
         for pair in pairs:
-            if pair in seen:
-                earlier, where = seen[pair]
-                if abs(earlier - figure) > REPEAT_TOLERANCE * max(earlier, figure):
-                    problems.append(
-                        Problem(
-                            place,
-                            f"{pair[0]} to {pair[1]} is {figure:g} here and {earlier:g} on line "
-                            f"{where.line.number}"
-                            + ("" if one_way else " (if these are the two directions, write a -> b)"),
-                        )
+            repeats = seen.setdefault(pair, [])
+            if repeats and abs(repeats[0][0] - figure) > REPEAT_TOLERANCE * max(repeats[0][0], figure):
+                problems.append(
+                    Problem(
+                        place,
+                        f"{pair[0]} to {pair[1]} is {figure:g} here and {repeats[0][0]:g} on line "
+                        f"{repeats[0][1].line.number}"
+                        + ("" if one_way else " (if these are the two directions, write a -> b)"),
                     )
-                    break
-                figure = (earlier + figure) / 2
-            seen[pair] = figure, entry
-            values[names.index(pair[0]), names.index(pair[1])] = figure
+                )
+                break
+            repeats.append((figure, entry))
+            mean = sum(value for value, _ in repeats) / len(repeats)
+            values[names.index(pair[0]), names.index(pair[1])] = mean
     if problems:
         raise InputError(problems)
     units = list(dict.fromkeys(entry.unit for entry in entries if entry.unit))

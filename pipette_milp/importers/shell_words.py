@@ -405,12 +405,14 @@ class _Interpreter:
         def marked(name: str) -> list[list[_Char]]:
             return [[(f"{_MARK}{name}{_MARK}", line, column)]]
 
-        if expression.startswith("(("[:1]) and expression.startswith("(("):
+        if expression.startswith("(("):
             inside = self._replace(expression[2:].removesuffix(")"))
+            # Inside arithmetic a name stands for its value without a dollar sign.
+            inside = _NAME.sub(lambda match: self._replace(f"${match[0]}"), inside)
             number = _arithmetic(inside)
             if number is None:
-                names = _NAME.findall(inside) or [f"$(({expression[2:].removesuffix(')')}))"]
-                return marked(names[0])
+                reasons = inside.split(_MARK)[1::2]
+                return marked(reasons[0] if reasons else f"$({expression[1:]})")
             return [[(digit, line, column) for digit in str(number)]]
         if expression.startswith(("(", "`")):
             return marked(f"$({expression[1:]})")
