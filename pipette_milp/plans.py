@@ -1,0 +1,85 @@
+"""Between plans as files hold them (a GPU for every rank) and as the models see them (a node for every cell).
+
+Rank ``r = tensor_index + tensor * (replica + data * stage)``; cell ``(stage, replica)`` is the tensor group.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pipette_milp.arrays import IntArray
+from pipette_milp.cluster import Cluster
+from pipette_milp.errors import PlanError, Problem
+from pipette_milp.schema.plan import Configuration, Placement, Plan
+
+
+def placement_of_cells(cluster: Cluster, configuration: Configuration, node_of_cell: IntArray) -> Placement:
+    """GPUs of every rank: each cell takes the next ``tensor`` usable GPUs of its node.
+
+    Args:
+        node_of_cell: [p, d]; no node may host more cells than it has room for.
+    """
+    used = [0] * cluster.num_nodes
+    gpus: list[int] = []
+    for node in node_of_cell.reshape(-1):
+        start = used[node]
+        gpus.extend(cluster.gpu_ids[node][start : start + configuration.tensor])
+        used[node] += configuration.tensor
+    return Placement(gpu_of_rank=tuple(gpus))
+
+
+def default_cells(cluster: Cluster, configuration: Configuration) -> IntArray | None:
+    """[p, d] of the default rank order, rank r on the r-th usable GPU; None if a tensor group straddles nodes."""
+    node_of_gpu = np.repeat(np.arange(cluster.num_nodes), cluster.gpus_per_node)
+    groups = node_of_gpu[: configuration.num_gpus].reshape(-1, configuration.tensor)
+    if np.any(groups != groups[:, :1]):
+        return None
+    return groups[:, 0].reshape(configuration.pipeline, configuration.data).astype(np.int64)
+
+
+def cells_of_plan(cluster: Cluster, plan: Plan) -> IntArray:
+    """[p, d] the node of every cell of a plan.
+
+    Raises:
+        PlanError: wrong length, a GPU unknown, excluded or used twice, a tensor group that crosses nodes; every
+            fault is named by its place.
+    """
+    configuration = plan.configuration
+    gpus = plan.placement.gpu_of_rank
+    if len(gpus) != configuration.num_gpus:
+        raise PlanError(
+            Problem(
+                "placement.gpu_of_rank",
+                f"has {len(gpus)} entries, {configuration.pipeline} x {configuration.tensor} x "
+                f"{configuration.data} needs {configuration.num_gpus}",
+            )
+        )
+    node_of_gpu = {gpu: node for node, ids in enumerate(cluster.gpu_ids) for gpu in ids}
+    problems = []
+    first_rank: dict[int, int] = {}
+    for rank, gpu in enumerate(gpus):
+        if gpu not in node_of_gpu:
+            problems.append(
+                Problem(f"placement.gpu_of_rank[{rank}]", f"GPU {gpu} does not exist or is excluded")
+            )
+        elif gpu in first_rank:
+            problems.append(
+                Problem(
+                    f"placement.gpu_of_rank[{rank}]", f"GPU {gpu} already runs rank {first_rank[gpu]}"
+                )
+            )
+        first_rank.setdefault(gpu, rank)
+    if problems:
+        raise PlanError(problems)
+    nodes = np.array([node_of_gpu[gpu] for gpu in gpus], dtype=np.int64).reshape(-1, configuration.tensor)
+    for cell in np.flatnonzero(np.any(nodes != nodes[:, :1], axis=1)):
+        stage, replica = divmod(int(cell), configuration.data)
+        problems.append(
+            Problem(
+                f"placement.gpu_of_rank[{int(cell) * configuration.tensor}]",
+                f"the tensor group of stage {stage}, replica {replica} crosses nodes: not supported yet",
+            )
+        )
+    if problems:
+        raise PlanError(problems)
+    return nodes[:, 0].reshape(configuration.pipeline, configuration.data)

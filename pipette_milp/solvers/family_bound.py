@@ -1,0 +1,413 @@
+"""Lower bound of one family: relaxations with lazily added path cuts, asked in decision form.
+
+The question is always "is there a plan with T <= ceiling?". The answer no is a bound equal to the ceiling; else the
+model's own optimum is the bound and its solution is a good place to start a search from. Three depths, each
+sharper and slower than the one before: the split model, the pattern model over one group of nodes, and over
+the groups found from the links.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipette_milp.arrays import Array, IntArray
+from pipette_milp.cost.placement import stage_times
+from pipette_milp.cost.tables import CostTables
+from pipette_milp.simulator import PathCounts, path_counts_batch
+from pipette_milp.solvers.evaluation import Evaluator, balanced_split
+from pipette_milp.solvers.group_links import Group
+from pipette_milp.solvers.highs import NOTHING, SAFETY, Solved
+from pipette_milp.solvers.pattern_model import PatternModel, Relaxed
+from pipette_milp.solvers.patterns import Prices, TooManyPatternsError, useful_contents
+from pipette_milp.solvers.relaxed import BestLinks, best_hop_s, best_ring_s
+from pipette_milp.solvers.split_model import SplitModel
+
+VIOLATION = 1e-6
+"""Relative amount by which a cut must be missed to be added."""
+MOST_ROUNDS = 25
+"""Rounds of cuts per phase; the last model still is a relaxation, so stopping early costs only strength."""
+MIP_GAP = 1e-4
+
+
+@dataclass(frozen=True)
+class FamilyBound:
+    """``bound_s`` never exceeds the best simulated time of the family."""
+
+    bound_s: float
+    closed: bool
+    """No plan of the family is below the ceiling."""
+    layers: IntArray | None = None
+    """[V] the layer split of ``relaxed``."""
+    relaxed: Relaxed | None = None
+    """Where to look for a plan, from the pattern model only."""
+    exhausted: bool = True
+    """False when the time limit ended it: more time could lift the bound."""
+
+
+def floor_bound_s(tables: CostTables) -> float:
+    """Cheap bound from best links alone: every pipeline stage must do its own work, one after the other.
+
+    ``max over s of [sum of F + B before s + M (F_s + B_s)] + ring + tail`` is a path of every schedule; for
+    layers not yet decided the mean over stages, weighted so that only the total counts.
+    """
+    links = BestLinks.of(tables)
+    micro_batches = tables.configuration.num_micro_batches
+    per_layer = tables.forward_layer_s + tables.backward_layer_s + tables.weight_gradient_layer_s
+    extra = tables.forward_extra_s + tables.backward_extra_s + tables.weight_gradient_extra_s
+    chunks, pipeline = tables.configuration.virtual_stages, tables.pipeline
+    low = tables.min_layers
+    sent = tables.sync.bytes_per_layer * low.reshape(chunks, pipeline).sum(axis=0) + tables.sync.bytes_extra
+    ring = best_ring_s(tables, links, tables.sync, sent)
+    exposed = ring if tables.sync_buckets == 1 else np.where(np.arange(pipeline) == 0, ring / tables.sync_buckets, ring)
+    # mean over stages of M * C_s: needs no knowledge of the split
+    work = per_layer * tables.total_layers + float(extra.sum())
+    busiest = micro_batches * work / pipeline
+    # one micro-batch down and up, and the other M - 1 on the last stage; where the weight gradient is separate it
+    # may be put off beyond the last way up, so only the rest counts
+    round_layer = tables.forward_layer_s + tables.backward_layer_s
+    round_extra = tables.forward_extra_s + tables.backward_extra_s
+    hop = best_hop_s(tables, links) if tables.num_virtual_stages > 1 else 0.0
+    once = round_layer * tables.total_layers + float(round_extra.sum()) + 2 * (tables.num_virtual_stages - 1) * hop
+    last = tables.num_virtual_stages - 1
+    last_busy = (round_layer * low[last] + round_extra[last]) * (micro_batches - 1)
+    return (
+        max(busiest + float(exposed.min()), once + last_busy + float(exposed.min()))
+        + tail_floor_s(tables)
+    ) * (1 - SAFETY)
+
+
+def tail_floor_s(tables: CostTables) -> float:
+    """What follows the synchronisation in the best case."""
+    chunks, pipeline = tables.configuration.virtual_stages, tables.pipeline
+    low = tables.min_layers.reshape(chunks, pipeline).sum(axis=0)
+    step = tables.optimizer_layer_s * low + tables.optimizer_extra_s
+    if tables.gather_exposed:
+        links = BestLinks.of(tables)
+        sent = tables.gather.bytes_per_layer * low + tables.gather.bytes_extra
+        step = step + best_ring_s(tables, links, tables.gather, sent)
+    return float(step.max()) + tables.fixed_s
+
+
+def tightened_layers(tables: CostTables, ceiling_s: float) -> tuple[IntArray, IntArray] | None:
+    """[V] layer bounds that any plan with T <= ceiling keeps; None if there is none.
+
+    A pipeline stage works for ``M * C_s`` after one micro-batch came down to it and before the last one went up
+    (a separate weight gradient may come after that).
+    """
+    separate = tables.weight_gradient_layer_s > 0
+    per_layer = tables.forward_layer_s + tables.backward_layer_s + tables.weight_gradient_layer_s
+    extra = tables.forward_extra_s + tables.backward_extra_s + tables.weight_gradient_extra_s
+    micro_batches = tables.configuration.num_micro_batches
+    links = BestLinks.of(tables)
+    hop = best_hop_s(tables, links) if tables.num_virtual_stages > 1 else 0.0
+    tail = tail_floor_s(tables)
+    low, high = tables.min_layers.copy(), tables.max_layers.copy()
+    pipeline, virtual = tables.pipeline, tables.num_virtual_stages
+    for _ in range(3):
+        if np.any(low > high):
+            return None
+        least = per_layer * low + extra
+        if separate:
+            passing = tables.forward_layer_s * low + tables.forward_extra_s
+        else:
+            passing = least
+        for j in range(virtual):
+            stage = j % pipeline
+            before = float(passing[:stage].sum()) + (1 if separate else 2) * stage * hop
+            siblings = float(least[stage::pipeline].sum()) - least[j]
+            room = (ceiling_s - tail - before) / micro_batches - siblings - extra[j]
+            high[j] = min(high[j], int(np.floor(room / per_layer * (1 + 1e-9))))
+        if np.any(high < 0) or high.sum() < tables.total_layers:
+            return None
+        low = np.maximum(low, tables.total_layers - (high.sum() - high))
+    return None if np.any(low > high) else (low, high)
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A part of the layer splits: virtual stage ``busiest`` is the first to work as long as the best split's
+    busiest stage must."""
+
+    busiest: int
+    low: IntArray
+    high: IntArray
+
+
+def busiest_branches(tables: CostTables, low: IntArray, high: IntArray) -> list[Branch]:
+    """All splits within the bounds, by their first stage with at least the least busiest stage's work.
+
+    Whole layers make the busiest stage longer than the mean, by 20 % with 4 layers a stage. A relaxation over
+    fractional layers does not see that; in each branch it does.
+    """
+    per_layer = tables.forward_layer_s + tables.backward_layer_s + tables.weight_gradient_layer_s
+    extra = tables.forward_extra_s + tables.backward_extra_s + tables.weight_gradient_extra_s
+
+    def most_within(work_s: float) -> IntArray:
+        fitting = np.floor((work_s - extra) / per_layer * (1 + 1e-12) + 1e-9)
+        return np.asarray(np.minimum(high, fitting), dtype=np.int64)
+
+    values = np.unique(
+        np.concatenate([per_layer * np.arange(a, b + 1) + e for a, b, e in zip(low, high, extra, strict=True)])
+    )
+    first, last = 0, len(values) - 1
+    while first < last:
+        middle = (first + last) // 2
+        most = most_within(float(values[middle]))
+        if np.all(most >= low) and most.sum() >= tables.total_layers:
+            last = middle
+        else:
+            first = middle + 1
+    # one less than what just stays below the least busiest work, plus one
+    below = most_within(float(values[first]) * (1 - 1e-9))
+    branches = []
+    for j in range(tables.num_virtual_stages):
+        branch_low, branch_high = low.copy(), high.copy()
+        branch_low[j] = max(low[j], below[j] + 1)
+        branch_high[:j] = np.minimum(high[:j], below[:j])
+        if np.all(branch_low <= branch_high):
+            branches.append(Branch(j, branch_low, branch_high))
+    return branches
+
+
+def bound_family(
+    evaluator: Evaluator, groups: list[Group], ceiling_s: float, *, time_limit_s: float
+) -> FamilyBound:
+    """Bound one family against a ceiling.
+
+    Args:
+        groups: partition of the nodes; coarser is faster, finer is stronger, none leaves out the placement.
+        ceiling_s: the time a plan would have to beat.
+    """
+    deadline = time.monotonic() + time_limit_s
+    tables = evaluator.tables
+    closed = FamilyBound(ceiling_s, True)
+    tightened = tightened_layers(tables, ceiling_s)
+    if tightened is None:
+        return closed
+    low, high = tightened
+    split = SplitModel(tables, ceiling_s, low, high)
+    cuts = _Cuts(evaluator)
+    cuts.seed(split, low, high)
+    search = _Search(cuts, ceiling_s, deadline)
+    opened = search.relax_all(split, busiest_branches(tables, low, high))
+    if not groups or search.late or not opened:
+        return search.answer(opened)
+    try:
+        contents = _union(
+            [
+                useful_contents(split, groups, one.prices, ceiling_s)
+                for one in opened
+                if one.prices is not None
+            ]
+        )
+    except TooManyPatternsError:
+        return search.answer(opened)
+    if any(len(listed) == 0 for listed in contents):
+        return closed
+    model = PatternModel(tables, ceiling_s, low, high, groups, contents)
+    cuts.repeat(model)
+    opened = search.relax_all(model, [one.branch for one in opened], known=opened)
+    if search.late or not opened:
+        return search.answer(opened)
+    return search.minimise_all(opened, groups, contents)
+
+
+def _union(per_branch: list[list[IntArray]]) -> list[IntArray]:
+    """Per group the contents that any branch needs."""
+    return [np.unique(np.concatenate(group), axis=0) for group in zip(*per_branch, strict=True)]
+
+
+@dataclass(frozen=True)
+class _Open:
+    """A branch that is not closed yet and its bound."""
+
+    bound_s: float
+    branch: Branch
+    x: Array
+    prices: Prices | None
+    layers: Array
+
+
+class _Search:
+    """Solve, add what the solution misses, solve again; branch by branch."""
+
+    def __init__(self, cuts: _Cuts, ceiling_s: float, deadline: float) -> None:
+        self.cuts = cuts
+        self.ceiling_s = ceiling_s
+        self.deadline = deadline
+        self.late = False
+        """The time limit cut something short."""
+
+    def answer(self, opened: list[_Open], relaxed: Relaxed | None = None) -> FamilyBound:
+        """What is known: the least bound of the branches left."""
+        if not opened:
+            return FamilyBound(self.ceiling_s, True)
+        least = min(opened, key=lambda one: one.bound_s)
+        layers = relaxed.layers if relaxed is not None else None
+        return FamilyBound(least.bound_s, False, layers, relaxed, exhausted=not self.late)
+
+    def relax_all(self, model: SplitModel, branches: list[Branch], known: list[_Open] | None = None) -> list[_Open]:
+        """The branches that a relaxation leaves open, with their bounds."""
+        opened = []
+        for index, branch in enumerate(branches):
+            floor = known[index].bound_s if known else floor_bound_s(model.tables)
+            model.restrict_layers(branch.low, branch.high)
+            bound, solved = self._rounds(model, floor, lambda left: model.relax(time_limit_s=left))
+            if bound >= self.ceiling_s:
+                continue
+            x = np.zeros(0) if solved.x is None else solved.x
+            layers = np.zeros(0) if solved.x is None else solved.x[model.layers]
+            prices = Prices.of(model, solved) or Prices.free(model, bound)
+            opened.append(_Open(bound, branch, x, prices, layers))
+        return opened
+
+    def minimise_all(
+        self, opened: list[_Open], groups: list[Group], contents: list[IntArray]
+    ) -> FamilyBound:
+        """Whole layers and contents, the lowest branch first; the best solution found on the way."""
+        tables = self.cuts.evaluator.tables
+        left = sorted(opened, key=lambda one: one.bound_s)
+        done: list[_Open] = []
+        best: tuple[float, Relaxed] | None = None
+        while left:
+            one = left.pop(0)
+            share = (self.deadline - time.monotonic()) / (len(left) + 1)
+            if share <= 0.02:
+                self.late = True
+                done.append(one)
+                continue
+            branch = one.branch
+            model = PatternModel(tables, self.ceiling_s, branch.low, branch.high, groups, contents)
+            self.cuts.repeat(model)
+            until = time.monotonic() + 2 * share
+            bound, solved = self._rounds(
+                model,
+                one.bound_s,
+                lambda rest, until=until, model=model: model.minimise(  # type: ignore[misc]
+                    time_limit_s=max(0.02, min(rest, until - time.monotonic())), gap=MIP_GAP
+                ),
+            )
+            if bound >= self.ceiling_s:
+                continue
+            if solved.x is not None:
+                value = float(solved.x[model.total])
+                if best is None or value < best[0]:
+                    best = value, model.read(solved.x)
+            done.append(_Open(bound, branch, np.zeros(0), None, np.zeros(0)))
+        return self.answer(done, best[1] if best is not None else None)
+
+    def _rounds(
+        self, model: SplitModel, bound_s: float, solve: Callable[[float], Solved]
+    ) -> tuple[float, Solved]:
+        """Rounds of cuts; the bound is the ceiling if nothing below it is left."""
+        solved = NOTHING
+        for _ in range(MOST_ROUNDS):
+            left = self.deadline - time.monotonic()
+            if left <= 0:
+                self.late = True
+                break
+            latest = solve(left)
+            if latest.infeasible:
+                return self.ceiling_s, latest
+            bound_s = min(self.ceiling_s, max(bound_s, latest.bound))
+            if latest.x is None:
+                self.late = True
+                break
+            solved = latest
+            if not self.cuts.add_violated(model, latest.x):
+                break
+        return bound_s, solved
+
+
+class _Cuts:
+    """Path cuts found so far, each once."""
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        self.evaluator = evaluator
+        self.known: dict[bytes, tuple[PathCounts, int]] = {}
+        self.ends = np.arange(evaluator.tables.pipeline)
+
+    def seed(self, model: SplitModel, low: IntArray, high: IntArray) -> None:
+        """Paths at a balanced split with the best hops: plain, and with each stage in turn the busiest."""
+        tables = self.evaluator.tables
+        layers = balanced_split(tables)
+        layers = np.clip(low if layers is None else layers, low, high)
+        forward, backward, weight = stage_times(tables, layers)
+        virtual = tables.num_virtual_stages
+        hop = best_hop_s(tables, BestLinks.of(tables)) if virtual > 1 else 0.0
+        busy = 1.0 + 0.5 * np.vstack([np.zeros(virtual), np.eye(virtual)])
+        hops = np.full((virtual + 1, virtual - 1), hop)
+        weights = None if weight is None else weight * busy
+        counts = path_counts_batch(
+            self.evaluator.graph, forward * busy, backward * busy, hops, hops, self.ends, weights
+        )
+        for k in range(virtual + 1):
+            # the busiest stage shows in the way back to stage 0; the other ends matter once it is settled
+            for end in self.ends if k == 0 else self.ends[:1]:
+                self._add(model, _pick(counts, k, int(end)), int(end))
+
+    def repeat(self, model: SplitModel) -> None:
+        """All cuts known so far into another model of the family."""
+        for counts, end in self.known.values():
+            model.add_cut(counts, end)
+
+    def add_violated(self, model: SplitModel, x: Array) -> int:
+        """Cuts that the solution misses; how many were added."""
+        tables = self.evaluator.tables
+        forward, backward, weight = stage_times(tables, x[model.layers])
+        hop_forward, hop_backward = model.hops_of(x)
+        counts = path_counts_batch(
+            self.evaluator.graph,
+            forward[None],
+            backward[None],
+            hop_forward[None],
+            hop_backward[None],
+            self.ends,
+            None if weight is None else weight[None],
+        )
+        added = 0
+        for e in self.ends:
+            one = _pick(counts, 0, int(e))
+            end_s = float(
+                one.forward @ forward
+                + one.backward @ backward
+                + one.hop_forward @ hop_forward
+                + one.hop_backward @ hop_backward
+                + x[model.sync[e]]
+            )
+            if weight is not None:
+                end_s += float(one.weight_gradient @ weight)
+            if e in (0, tables.pipeline - 1):
+                end_s += float(x[model.exchange])
+            if end_s > float(x[model.step_start]) * (1 + VIOLATION):
+                added += self._add(model, one, int(e))
+        return added
+
+    def _add(self, model: SplitModel, counts: PathCounts, end: int) -> bool:
+        parts = (
+            counts.forward,
+            counts.backward,
+            counts.weight_gradient,
+            counts.hop_forward,
+            counts.hop_backward,
+        )
+        key = end.to_bytes(4, "little") + b"".join(np.ascontiguousarray(part).tobytes() for part in parts)
+        if key in self.known:
+            return False
+        self.known[key] = (counts, end)
+        model.add_cut(counts, end)
+        return True
+
+
+def _pick(counts: PathCounts, k: int, e: int) -> PathCounts:
+    return PathCounts(
+        counts.forward[k, e],
+        counts.backward[k, e],
+        counts.weight_gradient[k, e],
+        counts.hop_forward[k, e],
+        counts.hop_backward[k, e],
+    )

@@ -1,0 +1,202 @@
+"""A small mixed-integer model handed to HiGHS as arrays.
+
+Pyomo builds the models people read (`pipette_milp.formulations`); the bounds solve thousands of small ones, where
+building through an algebraic layer would take longer than solving.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pipette_milp.arrays import Array, IntArray
+
+INFINITY = 1e30
+SAFETY = 1e-6
+"""Relative amount every dual bound is lowered by, above HiGHS's feasibility tolerance (1e-7) on rows scaled to
+about one."""
+
+
+@dataclass(frozen=True)
+class Solved:
+    """What HiGHS answered."""
+
+    infeasible: bool
+    bound: float
+    """Safe: lowered by `SAFETY`; -inf where the solve proves nothing."""
+    x: Array | None
+    """Values of the columns, None without a solution."""
+    column_duals: Array | None = None
+    """Reduced costs, of a relaxation only."""
+    row_duals: Array | None = None
+
+
+NOTHING = Solved(False, -float("inf"), None)
+
+
+class Model:
+    """Columns and rows of a minimisation; rows may be added between solves."""
+
+    def __init__(self) -> None:
+        self._lower: list[float] = []
+        self._upper: list[float] = []
+        self._cost: list[float] = []
+        self._integer: list[bool] = []
+        self._rows: list[tuple[float, float, IntArray, Array]] = []
+        self._relaxation: Any = None
+        self._relaxation_rows = 0
+
+    def column(self, lower: float, upper: float, *, cost: float = 0.0, integer: bool = False) -> int:
+        """Add a variable; returns its index."""
+        self._lower.append(lower)
+        self._upper.append(upper)
+        self._cost.append(cost)
+        self._integer.append(integer)
+        return len(self._lower) - 1
+
+    def columns(self, count: int, lower: float, upper: float, *, integer: bool = False) -> IntArray:
+        """Add ``count`` equal variables; returns their indices."""
+        return np.array([self.column(lower, upper, integer=integer) for _ in range(count)], dtype=np.int64)
+
+    def column_lower(self, index: int) -> float:
+        """Lower bound of a variable."""
+        return self._lower[index]
+
+    def set_bounds(self, index: int, lower: float, upper: float) -> None:
+        """Change the bounds of a variable, also in a relaxation that was solved already."""
+        self._lower[index], self._upper[index] = lower, upper
+        if self._relaxation is not None:
+            self._relaxation.changeColBounds(index, lower, upper)
+
+    def row(
+        self,
+        terms: Sequence[tuple[int, float]],
+        many: Sequence[tuple[IntArray, Array]] = (),
+        *,
+        at_least: float = -INFINITY,
+        at_most: float = INFINITY,
+    ) -> int:
+        """Add ``at_least <= sum of coefficient * variable <= at_most``; returns the row's index.
+
+        Args:
+            terms: (variable, coefficient); repeated variables are summed.
+            many: (variables, coefficients) as arrays, disjoint from ``terms`` and from each other.
+        """
+        merged: dict[int, float] = {}
+        for index, value in terms:
+            merged[index] = merged.get(index, 0.0) + value
+        indices = np.concatenate([np.array(list(merged), dtype=np.int64), *[i for i, _ in many]])
+        values = np.concatenate([np.array(list(merged.values()), dtype=float), *[v for _, v in many]])
+        kept = values != 0.0
+        self._rows.append((at_least, at_most, indices[kept], values[kept]))
+        return len(self._rows) - 1
+
+    def relax(self, *, time_limit_s: float) -> Solved:
+        """Minimise without integrality; a later call goes on from the basis of the one before."""
+        import highspy
+
+        if self._relaxation is None:
+            self._relaxation = self._pass(highspy, integer=False)
+        else:
+            for lower, upper, indices, values in self._rows[self._relaxation_rows :]:
+                self._relaxation.addRow(lower, upper, len(indices), indices.astype(np.int32), values)
+        self._relaxation_rows = len(self._rows)
+        highs = self._relaxation
+        # HiGHS counts the time of all runs of one object
+        highs.setOptionValue("time_limit", highs.getRunTime() + max(0.01, time_limit_s))
+        highs.run()
+        status = highs.getModelStatus()
+        if status == highspy.HighsModelStatus.kInfeasible:
+            return Solved(True, float("inf"), None)
+        if status != highspy.HighsModelStatus.kOptimal:
+            return NOTHING
+        solution = highs.getSolution()
+        return Solved(
+            False,
+            _safe(float(highs.getInfo().objective_function_value)),
+            np.array(solution.col_value),
+            np.array(solution.col_dual),
+            np.array(solution.row_dual),
+        )
+
+    def minimise(self, *, time_limit_s: float, gap: float) -> Solved:
+        """Minimise with integrality, one thread; stops at the relative ``gap``."""
+        import highspy
+
+        highs = self._pass(highspy, integer=True)
+        highs.setOptionValue("time_limit", max(0.01, time_limit_s))
+        highs.setOptionValue("mip_rel_gap", gap)
+        highs.run()
+        status = highs.getModelStatus()
+        kinds = highspy.HighsModelStatus
+        if status == kinds.kInfeasible:
+            return Solved(True, float("inf"), None)
+        if status not in (kinds.kOptimal, kinds.kTimeLimit):
+            return NOTHING
+        info = highs.getInfo()
+        bound = float(info.mip_dual_bound)
+        if not np.isfinite(bound):
+            bound = -float("inf")
+        found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
+        return Solved(False, _safe(bound), np.array(highs.getSolution().col_value) if found else None)
+
+    def _pass(self, highspy: Any, *, integer: bool) -> Any:
+        highs = new_highs()
+        lp = highspy.HighsLp()
+        lp.num_col_, lp.num_row_ = len(self._lower), len(self._rows)
+        lp.col_cost_ = np.array(self._cost)
+        lp.col_lower_ = np.array(self._lower)
+        lp.col_upper_ = np.array(self._upper)
+        lp.row_lower_ = np.array([row[0] for row in self._rows])
+        lp.row_upper_ = np.array([row[1] for row in self._rows])
+        lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+        lengths = [len(row[2]) for row in self._rows]
+        lp.a_matrix_.start_ = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+        lp.a_matrix_.index_ = np.concatenate([row[2] for row in self._rows]).astype(np.int32)
+        lp.a_matrix_.value_ = np.concatenate([row[3] for row in self._rows])
+        if integer and any(self._integer):
+            kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
+            lp.integrality_ = [kinds[flag] for flag in self._integer]
+        highs.passModel(lp)
+        return highs
+
+
+def new_highs() -> Any:
+    """A silent HiGHS with one thread."""
+    import highspy
+
+    with _quiet_stdout():
+        highs = highspy.Highs()
+    highs.setOptionValue("output_flag", False)
+    highs.setOptionValue("threads", 1)
+    highs.setOptionValue("parallel", "off")
+    return highs
+
+
+def _safe(bound: float) -> float:
+    return bound - SAFETY * abs(bound)
+
+
+@contextlib.contextmanager
+def _quiet_stdout() -> Iterator[None]:
+    """Keep the banner HiGHS prints when it is first created off stdout, where the answer goes."""
+    sys.stdout.flush()
+    try:
+        saved = os.dup(1)
+    except OSError:  # stdout is closed: nothing to protect
+        yield
+        return
+    sink = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(sink, 1)
+        yield
+    finally:
+        os.dup2(saved, 1)
+        os.close(saved)
+        os.close(sink)

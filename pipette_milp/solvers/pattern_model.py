@@ -1,0 +1,304 @@
+"""The pattern model: a relaxation of one family over all placements and layer splits, small at any size.
+
+Nodes fall into *groups* of equal room (pods, slow nodes, or everything in one). A column counts the nodes of a
+group with a given content (bounds, section S3). Inside a group every link is the best one of the group, between
+two groups the best one between them, and a shared card is charged only with what the node's own content sends.
+
+Further variables beside those of `pipette_milp.solvers.split_model`
+    N[q, g]     nodes of group g with content q, q[s] cells of stage s      integer
+    X[s, g]     cells of stage s in group g                                  = sum of q[s] N[q, g]
+    f[j, g, h]  pipelines whose boundary j goes from group g to group h      >= 0
+    i[j, g]     those of f[j, g, g] that stay inside a node                  >= 0
+    o[s]        stage s lies on several nodes                                binary
+    y[s, R]     a node with a part of stage s has the rings R on its card    binary
+    u, w[s, g]  some of stage s lies in group g, all of it                   binary
+    c[k]        some card has k or more pairs of the embedding exchange      binary
+
+Further constraint families (function that adds it)
+    5  every node has one content, every stage has its cells                  `_contents`
+    6  flows leave and enter where the cells are, hops cost what they cost    `_boundary`
+    7  rings: over several nodes, sharing a card, crossing groups              `_spread_ring`, `_cards`, `_crossings`
+    8  embedding exchange: apart, sharing a card, in different groups          `_embedding`
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipette_milp.arrays import Array, IntArray
+from pipette_milp.cost.tables import CostTables, Ring
+from pipette_milp.solvers.group_links import Group, GroupLinks
+from pipette_milp.solvers.relaxed import best_embedding_s, crossing_s, ring_latency_s
+from pipette_milp.solvers.split_model import SplitModel
+
+MOST_CARDS = 40
+"""Sets of rings on one card told apart per stage; beyond it only their number counts."""
+
+
+@dataclass(frozen=True)
+class Relaxed:
+    """A solution of the model in the terms of placement."""
+
+    layers: IntArray
+    """[V]"""
+    contents: list[tuple[int, IntArray, int]]
+    """(group, content [p], number of nodes)"""
+
+
+class PatternModel(SplitModel):
+    """Build once per family and set of groups, then add cuts until they hold.
+
+    Args:
+        groups: a partition of the nodes, equal slots inside each.
+        contents: per group [P, p] what a node of it may hold.
+    """
+
+    def __init__(
+        self,
+        tables: CostTables,
+        ceiling_s: float,
+        low: IntArray,
+        high: IntArray,
+        groups: list[Group],
+        contents: list[IntArray],
+    ) -> None:
+        super().__init__(tables, ceiling_s, low, high)
+        self.groups = groups
+        self.links = GroupLinks(tables, groups)
+        self.contents = contents
+        self._contents()
+        for j in range(min(tables.num_virtual_stages - 1, tables.pipeline)):
+            self._boundary(j)
+        for j in range(tables.pipeline, tables.num_virtual_stages - 1):
+            for columns in (self.hop_forward, self.hop_backward):
+                self.row([(int(columns[j]), 1.0), (int(columns[j - tables.pipeline]), -1.0)], at_least=0.0)
+        if any(True for _ in self.rings()):
+            for s in range(tables.pipeline):
+                self._spread_ring(s)
+                self._cards(s)
+                if len(groups) > 1:
+                    self._crossings(s)
+        if tables.embedding_bytes > 0:
+            self._embedding()
+
+    # ------------------------------------------------------------------ 5
+    def _contents(self) -> None:
+        tables = self.tables
+        self.count = [self.columns(len(c), 0.0, float(len(g.nodes)), integer=True) for c, g in self._pairs()]
+        self.cells = np.zeros((tables.pipeline, len(self.groups)), dtype=np.int64)
+        for g, group in enumerate(self.groups):
+            number = float(len(group.nodes))
+            self.row([], [(self.count[g], np.ones(len(self.count[g])))], at_least=number, at_most=number)
+            for s in range(tables.pipeline):
+                room = float(min(tables.data, len(group.nodes) * group.slots))
+                self.cells[s, g] = cells = self.column(0.0, room)
+                held = self.contents[g][:, s].astype(float)
+                self.row([(cells, -1.0)], [(self.count[g], held)], at_least=0.0, at_most=0.0)
+        for s in range(tables.pipeline):
+            self.row([(x, 1.0) for x in self.cells[s]], at_least=tables.data, at_most=tables.data)
+
+    def _pairs(self) -> list[tuple[IntArray, Group]]:
+        return list(zip(self.contents, self.groups, strict=True))
+
+    # ------------------------------------------------------------------ 6
+    def _boundary(self, j: int) -> None:
+        tables, links = self.tables, self.links
+        source, target = tables.boundary_cells(j)
+        if source == target:
+            return  # one pipeline stage: the wrap-around stays on its own GPUs, the best hop already
+        size, data = len(self.groups), float(tables.data)
+        inside = self.columns(size, 0.0, data)
+        flow = np.array([self.columns(size, 0.0, data) for _ in range(size)])
+        kept = [np.minimum(c[:, source], c[:, target]).astype(float) for c in self.contents]
+        for g in range(size):
+            self.row([(int(inside[g]), -1.0)], [(self.count[g], kept[g])], at_least=0.0)
+            leaving = [(int(flow[g, h]), 1.0) for h in range(size)]
+            entering = [(int(flow[h, g]), 1.0) for h in range(size)]
+            self.row([*leaving, (int(self.cells[source, g]), -1.0)], at_least=0.0, at_most=0.0)
+            self.row([*entering, (int(self.cells[target, g]), -1.0)], at_least=0.0, at_most=0.0)
+            self.row([(int(flow[g, g]), 1.0), (int(inside[g]), -1.0)], at_least=0.0)
+        gather, sent = tables.hop_gather_s, tables.hop_bytes
+        for column, reverse in ((self.hop_forward[j], False), (self.hop_backward[j], True)):
+            # by flow: what goes from group to group costs at least the best link between them
+            terms = [(int(column), data)]
+            for g in range(size):
+                stay, leave = links.local_s(g, sent), links.hop_s(g, g, sent)
+                terms.append((int(inside[g]), leave - stay))
+                for h in range(size):
+                    cost = links.hop_s(h, g, sent) if reverse else links.hop_s(g, h, sent)
+                    terms.append((int(flow[g, h]), -(cost + gather)))
+            self.row(terms, at_least=0.0)
+            # by node: all flows that leave (enter) a node share its card
+            for outgoing in (True, False):
+                many = []
+                for g, content in enumerate(self.contents):
+                    near = content[:, source if outgoing else target]
+                    crossing = near - kept[g].astype(np.int64)
+                    sends = outgoing != reverse
+                    each = np.array(
+                        [
+                            k * (links.shared_s(g, sent, k, sends=sends) + gather)
+                            for k in range(int(crossing.max(initial=0)) + 1)
+                        ]
+                    )
+                    cost_s = each[crossing] + kept[g] * (links.cheapest_s(g, sent) + gather)
+                    many.append((self.count[g], -cost_s))
+                self.row([(int(column), data)], many, at_least=0.0)
+
+    # ------------------------------------------------------------------ 7
+    def _spread_ring(self, s: int) -> None:
+        """A stage that no single node holds as a whole has a ring over several nodes."""
+        tables = self.tables
+        if math.ceil(tables.data / self.best.most_slots) > 1:
+            return  # always so: the own-ring row says it
+        spread = self.column(0.0, 1.0, integer=True)
+        whole = [
+            (self.count[g], (content[:, s] == tables.data).astype(float))
+            for g, content in enumerate(self.contents)
+        ]
+        self.row([(spread, 1.0)], whole, at_least=1.0)
+        for ring, times in self.rings():
+            latency = ring_latency_s(ring, tables.data, 2)
+            share = self.exposed_share(ring, s)
+            self.ring_row(int(times[s]), share, ring, latency, self.across_rate, (s,), unless=spread)
+
+    def _cards(self, s: int) -> None:
+        """Rings that share the card of a node with a part of stage s.
+
+        One set for every one that occurs; where those are more than `MOST_CARDS`, one for every number of rings,
+        the least loaded others standing in for those that occur.
+        """
+        tables = self.tables
+        found: dict[tuple[float, tuple[int, ...]], list[tuple[int, IntArray]]] = {}
+        for g, content in enumerate(self.contents):
+            partial = (content > 0) & (content < tables.data)
+            using = np.flatnonzero(partial[:, s])
+            codes = partial[using] @ (1 << np.arange(tables.pipeline, dtype=object)) if len(using) else []
+            for code in dict.fromkeys(codes):
+                rows = using[np.array([other == code for other in codes])]
+                rings = tuple(int(r) for r in np.flatnonzero(partial[rows[0]]))
+                found.setdefault((float(self.links.card[g]), rings), []).append((g, rows))
+        counted = len(found) > MOST_CARDS
+        if counted:
+            fastest = max(rate for rate, _ in found)
+            merged: dict[tuple[float, tuple[int, ...]], list[tuple[int, IntArray]]] = {}
+            for (_, rings), where in found.items():
+                merged.setdefault((fastest, (len(rings),)), []).extend(where)
+            found = merged
+        fewest = max(2, math.ceil(tables.data / self.best.most_slots))
+        for (rate, key), where in found.items():
+            present = self.column(0.0, 1.0, integer=True)
+            many: dict[int, Array] = {}
+            for g, rows in where:
+                many.setdefault(g, np.zeros(len(self.count[g])))[rows] += self.contents[g][rows, s]
+            self.row(
+                [(present, -float(tables.data))],
+                [(self.count[g], coefficients) for g, coefficients in many.items()],
+                at_most=0.0,
+            )
+            for ring, times in self.rings():
+                self._card_rows(s, int(times[s]), ring, present, rate, key, fewest, counted=counted)
+
+    def _card_rows(
+        self,
+        s: int,
+        time: int,
+        ring: Ring,
+        present: int,
+        rate: float,
+        key: tuple[int, ...],
+        fewest: int,
+        *,
+        counted: bool,
+    ) -> None:
+        low = ring.bytes_per_layer * self.low_of_stage + ring.bytes_extra
+        stages, more = key, 0.0
+        if counted:
+            stages, more = (s,), float(np.sort(np.delete(low, s))[: key[0] - 1].sum())
+        share, latency = self.exposed_share(ring, s), ring_latency_s(ring, self.tables.data, fewest)
+        per_byte = self.tables.tensor / rate
+        at_low = share * (latency + per_byte * (float(low[list(stages)].sum()) + more))
+        self.row([(time, 1.0), (present, -at_low)], at_least=0.0)
+        self.ring_row(time, share, ring, latency, per_byte, stages, more_bytes=more, unless=present)
+
+    def _crossings(self, s: int) -> None:
+        """A stage with some but not all of its cells in a group has a ring through that group's border."""
+        tables = self.tables
+        wholes = []
+        fewest = max(2, math.ceil(tables.data / self.best.most_slots))
+        for g, group in enumerate(self.groups):
+            cells = int(self.cells[s, g])
+            room = min(tables.data, len(group.nodes) * group.slots)
+            if room == 0:
+                continue
+            some = self.column(0.0, 1.0, integer=True)
+            self.row([(cells, 1.0), (some, -float(room))], at_most=0.0)
+            border = [(some, 1.0)]
+            if room == tables.data:
+                whole = self.column(0.0, 1.0, integer=True)
+                self.row([(cells, 1.0), (whole, -float(tables.data))], at_least=0.0)
+                border.append((whole, -1.0))
+                wholes.append((whole, 1.0))
+            per_byte = tables.tensor / self.links.group_crossing_rate(g)
+            for ring, times in self.rings():
+                sent = float(ring.bytes_per_layer * self.low_of_stage[s] + ring.bytes_extra[s])
+                value = self.exposed_share(ring, s) * (
+                    ring_latency_s(ring, tables.data, fewest) + per_byte * sent
+                )
+                self.row([(int(times[s]), 1.0), *[(c, -value * sign) for c, sign in border]], at_least=0.0)
+        if wholes:
+            self.row(wholes, at_most=1.0)
+
+    # ------------------------------------------------------------------ 8
+    def _embedding(self) -> None:
+        tables, links = self.tables, self.links
+        sent, data, last = tables.embedding_bytes, float(tables.data), tables.pipeline - 1
+        latency = tables.embedding_latency_s
+        floor = best_embedding_s(tables, self.best)
+
+        def at_least(value_s: float, switch: int) -> None:
+            if value_s > floor:
+                self.row([(self.exchange, 1.0), (switch, floor - value_s)], at_least=floor)
+
+        # a pair on two nodes
+        apart = self.column(0.0, 1.0, integer=True)
+        together = [
+            (self.count[g], np.minimum(content[:, 0], content[:, last]).astype(float))
+            for g, content in enumerate(self.contents)
+        ]
+        self.row([(apart, data)], together, at_least=data)
+        if tables.num_nodes > 1:
+            at_least(crossing_s(tables, self.best, sent) + latency, apart)
+        # cards that several such pairs share
+        loads = []
+        for g, content in enumerate(self.contents):
+            crossing = np.abs(content[:, 0] - content[:, last])
+            table = [links.shared_s(g, sent, k, sends=None) + latency for k in range(int(crossing.max(initial=0)) + 1)]
+            loads.append(np.where(crossing > 0, np.array(table)[crossing], 0.0))
+        levels = np.unique(np.concatenate(loads))
+        for value in levels[levels > floor]:
+            loaded = self.column(0.0, 1.0, integer=True)
+            heavy = [(self.count[g], (load >= value).astype(float)) for g, load in enumerate(loads)]
+            self.row([(loaded, -float(tables.num_nodes))], heavy, at_most=0.0)
+            at_least(float(value), loaded)
+        # a pair in two groups
+        if len(self.groups) > 1:
+            shared = self.columns(len(self.groups), 0.0, data)
+            for g in range(len(self.groups)):
+                for stage in (0, last):
+                    self.row([(int(self.cells[stage, g]), 1.0), (int(shared[g]), -1.0)], at_least=0.0)
+            far = self.column(0.0, 1.0, integer=True)
+            self.row([*[(int(x), 1.0) for x in shared], (far, data)], at_least=data)
+            at_least(links.best_between_groups_s(sent) + latency, far)
+
+    # ------------------------------------------------------------ solution
+    def read(self, x: Array) -> Relaxed:
+        """An integer solution in the terms of placement."""
+        contents = []
+        for g, columns in enumerate(self.count):
+            numbers = np.round(x[columns]).astype(np.int64)
+            contents += [(g, self.contents[g][i], int(numbers[i])) for i in np.flatnonzero(numbers)]
+        return Relaxed(self.layers_of(x), contents)

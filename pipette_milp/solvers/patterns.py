@@ -1,0 +1,163 @@
+"""What one node can hold: vectors of cells per stage, the columns of the pattern model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, comb
+
+import numpy as np
+
+from pipette_milp.arrays import Array, IntArray
+from pipette_milp.cost.tables import CostTables
+from pipette_milp.solvers.group_links import Group, GroupLinks
+from pipette_milp.solvers.highs import Solved
+from pipette_milp.solvers.relaxed import local_ring_latency_s, ring_latency_s
+from pipette_milp.solvers.split_model import SplitModel
+
+MOST_LISTED = 600_000
+"""Contents of one node that are listed at most before they are filtered: about a second of numpy."""
+MOST_KEPT = 4_000
+"""Contents per group that a model is built with: a few seconds of HiGHS per solve on one core."""
+
+
+class TooManyPatternsError(Exception):
+    """The contents of one node are too many to list, or too many of them can be part of a good plan."""
+
+
+def pattern_count(stages: int, cells: int) -> int:
+    """How many ways ``cells`` cells can be spread over ``stages`` stages."""
+    return comb(stages + cells - 1, cells)
+
+
+def patterns(stages: int, cells: int, most: int) -> IntArray:
+    """[P, stages] all non-negative vectors that sum to ``cells`` with no entry above ``most``."""
+    rows = np.zeros((1, stages), dtype=np.int64)
+    for _ in range(cells):
+        # add one cell at or after the last stage used, so that every vector arises once
+        last = np.where(rows.any(axis=1), stages - 1 - np.argmax(rows[:, ::-1] > 0, axis=1), 0)
+        grown = []
+        for stage in range(stages):
+            added = rows[last <= stage]
+            added[:, stage] += 1
+            grown.append(added[added[:, stage] <= most])
+        rows = np.concatenate(grown)
+    return rows
+
+
+def node_contents(tables: CostTables, slots: int) -> IntArray:
+    """[P, p] everything a node with ``slots`` places may hold; places stay empty only where cells are fewer.
+
+    Raises:
+        TooManyPatternsError: more than `MOST_LISTED`.
+    """
+    full = int(tables.slots.sum()) == tables.pipeline * tables.data
+    width = tables.pipeline if full else tables.pipeline + 1  # one more "stage" for empty places
+    if pattern_count(width, slots) > MOST_LISTED:
+        raise TooManyPatternsError
+    listed = patterns(width, slots, slots)[:, : tables.pipeline]
+    return listed[(listed <= tables.data).all(axis=1)]
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What the relaxed split model says an increase costs, from its duals (weak duality)."""
+
+    bound_s: float
+    hop_forward: Array
+    """[V-1] seconds of T per second of hop, at least"""
+    hop_backward: Array
+    sync: Array
+    """[p] seconds of T per second of synchronisation"""
+
+    @classmethod
+    def of(cls, model: SplitModel, solved: Solved) -> Prices | None:
+        """Prices of a solved relaxation; None where the solver gave no duals."""
+        if solved.column_duals is None or solved.row_duals is None:
+            return None
+        sync = np.zeros(model.tables.pipeline)
+        if model.sync_rows:
+            sync = np.maximum(0.0, solved.row_duals[model.sync_rows])
+        return cls(
+            solved.bound,
+            np.maximum(0.0, solved.column_duals[model.hop_forward]),
+            np.maximum(0.0, solved.column_duals[model.hop_backward]),
+            sync,
+        )
+
+
+    @classmethod
+    def free(cls, model: SplitModel, bound_s: float) -> Prices:
+        """Prices that say nothing: no content is out."""
+        hops = np.zeros(len(model.hop_forward))
+        return cls(bound_s, hops, hops, np.zeros(model.tables.pipeline))
+
+
+def useful_contents(model: SplitModel, groups: list[Group], prices: Prices, ceiling_s: float) -> list[IntArray]:
+    """Per group the contents that can be part of a plan with T <= ceiling.
+
+    A content is out if the flows that must leave or enter its node, or the rings that share its card, would lift
+    the relaxed split model's optimum above the ceiling: by its duals, for one replica, so no mean is taken.
+
+    Raises:
+        TooManyPatternsError
+    """
+    tables = model.tables
+    links = GroupLinks(tables, groups)
+    per_slots: dict[int, IntArray] = {}
+    useful = []
+    slack = ceiling_s - prices.bound_s
+    for g, group in enumerate(groups):
+        if group.slots not in per_slots:
+            per_slots[group.slots] = node_contents(tables, group.slots)
+        listed = per_slots[group.slots]
+        lift = _ring_lift(model, links, prices, g, listed)
+        lift = np.maximum(lift, _hop_lift(model, links, prices, g, listed))
+        kept = listed[lift <= slack * (1 + 1e-9) + 1e-12]
+        if len(kept) > MOST_KEPT:
+            raise TooManyPatternsError
+        useful.append(kept)
+    return useful
+
+
+def _hop_lift(model: SplitModel, links: GroupLinks, prices: Prices, g: int, listed: IntArray) -> Array:
+    """[P] least increase of T by the flows of one boundary that must cross the node's border."""
+    tables = model.tables
+    lift = np.zeros(len(listed))
+    floor = model.column_lower(int(model.hop_forward[0])) if len(model.hop_forward) else 0.0
+    for j in range(tables.num_virtual_stages - 1):
+        source, target = tables.boundary_cells(j)
+        inside = np.minimum(listed[:, source], listed[:, target])
+        for near, sends in ((listed[:, source], True), (listed[:, target], False)):
+            crossing = near - inside
+            forward = _by_count(links, tables.hop_bytes, g, crossing, sends=sends) + tables.hop_gather_s
+            backward = _by_count(links, tables.hop_bytes, g, crossing, sends=not sends) + tables.hop_gather_s
+            price = prices.hop_forward[j] * np.maximum(0.0, forward - floor)
+            price += prices.hop_backward[j] * np.maximum(0.0, backward - floor)
+            lift = np.maximum(lift, np.where(crossing > 0, price, 0.0))
+    return lift
+
+
+def _by_count(links: GroupLinks, sent: float, g: int, crossing: IntArray, *, sends: bool) -> Array:
+    table = np.array([links.shared_s(g, sent, k, sends=sends) for k in range(int(crossing.max()) + 1)])
+    return np.asarray(table[crossing])
+
+
+def _ring_lift(model: SplitModel, links: GroupLinks, prices: Prices, g: int, listed: IntArray) -> Array:
+    """[P] least increase of T by the rings that share the node's card."""
+    tables = model.tables
+    ring = tables.sync
+    lift = np.zeros(len(listed))
+    if tables.data == 1 or not model.sync_rows:
+        return lift
+    partial = (listed > 0) & (listed < tables.data)
+    low = ring.bytes_per_layer * model.low_of_stage + ring.bytes_extra
+    high = ring.bytes_per_layer * model.high_of_stage + ring.bytes_extra
+    loaded = tables.tensor * (partial @ low) / links.card[g] + ring_latency_s(ring, tables.data, 2)
+    fewest = max(2, ceil(tables.data / model.best.most_slots))
+    alone = max(local_ring_latency_s(ring, tables.data), ring_latency_s(ring, tables.data, fewest))
+    for s in range(tables.pipeline):
+        share = model.exposed_share(ring, s)
+        own = share * (alone + high[s] * max(model.across_rate, 1.0 / model.best.local_bytes_per_s))
+        gain = prices.sync[s] * np.maximum(0.0, share * loaded - own)
+        lift += np.where(partial[:, s], gain, 0.0)
+    return lift

@@ -1,0 +1,203 @@
+"""The split model: a relaxation of one family over its layer splits, every link at its best.
+
+Variables
+    l[j]        layers of virtual stage j                        integer
+    hf, hb[j]   hop of boundary j, mean over replicas            at least the best any placement allows
+    A[s], G[s]  gradient synchronisation, parameter gather       >= 0
+    e           embedding exchange                               >= 0
+    S, R, T     step start, slowest optimiser and gather, iteration
+
+Constraint families (function that adds it)
+    1  layers add up, memory of every stage                                  `_layers`
+    2  a ring needs the time of its own bytes on the best card                `_own_rings`
+    3  R >= optimiser + G; T >= S + R + fixed                                 `_tail`
+    4  S >= path cut with mean hops + A + e, for every cut                    `add_cut`
+
+Valid because every path cut holds for each replica, hence for the mean over replicas, and every duration is
+bounded from below (formulation, section 3). `pipette_milp.solvers.pattern_model` adds the placement.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from pipette_milp.arrays import Array, IntArray
+from pipette_milp.cost.tables import CostTables, Ring
+from pipette_milp.simulator import PathCounts
+from pipette_milp.solvers.highs import INFINITY, Model
+from pipette_milp.solvers.relaxed import (
+    BestLinks,
+    best_embedding_s,
+    best_hop_s,
+    local_ring_latency_s,
+    ring_latency_s,
+)
+
+
+class SplitModel(Model):
+    """Build once per family, then add cuts until they hold.
+
+    Args:
+        tables: the family.
+        ceiling_s: only plans with T <= this matter.
+        low, high: [V] layer bounds, already tightened with ``ceiling_s``.
+    """
+
+    def __init__(self, tables: CostTables, ceiling_s: float, low: IntArray, high: IntArray) -> None:
+        super().__init__()
+        self.tables = tables
+        self.low, self.high = low, high
+        self.best = BestLinks.of(tables)
+        stages, boundaries = tables.pipeline, tables.num_virtual_stages - 1
+        self.low_of_stage = low.reshape(-1, stages).sum(axis=0)
+        self.high_of_stage = np.minimum(high.reshape(-1, stages).sum(axis=0), tables.total_layers)
+        self.total = self.column(0.0, ceiling_s, cost=1.0)
+        self.step_start = self.column(0.0, ceiling_s)
+        self.slowest_step = self.column(0.0, ceiling_s)
+        self.layers = np.array(
+            [self.column(float(a), float(b), integer=True) for a, b in zip(low, high, strict=True)]
+        )
+        best_hop = best_hop_s(tables, self.best) if boundaries else 0.0
+        self.hop_forward = self.columns(boundaries, best_hop, INFINITY)
+        self.hop_backward = self.columns(boundaries, best_hop, INFINITY)
+        self.sync = self.columns(stages, 0.0, INFINITY)
+        self.gather = self.columns(stages, 0.0, INFINITY)
+        self.exchange = self.column(best_embedding_s(tables, self.best), INFINITY)
+        self._layers()
+        self._own_rings()
+        self._tail()
+
+    # ------------------------------------------------------------------ 1
+    def _layers(self) -> None:
+        tables = self.tables
+        total = float(tables.total_layers)
+        self.row([(j, 1.0) for j in self.layers], at_least=total, at_most=total)
+        for stage in range(tables.pipeline):
+            room = tables.memory_usable_bytes - tables.memory_extra_bytes[stage]
+            terms = [
+                (int(self.layers[j]), float(tables.memory_layer_bytes[j] / tables.memory_usable_bytes))
+                for j in range(stage, tables.num_virtual_stages, tables.pipeline)
+            ]
+            self.row(terms, at_most=float(room / tables.memory_usable_bytes))
+
+    # ------------------------------------------------------------------ 2
+    def _own_rings(self) -> None:
+        """``sync_rows[s]`` is the row of stage s's synchronisation."""
+        self.sync_rows: list[int] = []
+        fewest = math.ceil(self.tables.data / self.best.most_slots)
+        for ring, times in self.rings():
+            inside = local_ring_latency_s(ring, self.tables.data)
+            across = ring_latency_s(ring, self.tables.data, max(2, fewest))
+            latency, rate = across, self.across_rate
+            if fewest == 1:  # all of it may lie inside one node
+                latency = min(inside, across)
+                rate = min(1.0 / self.best.local_bytes_per_s, rate)
+            for s in range(self.tables.pipeline):
+                row = self.ring_row(int(times[s]), self.exposed_share(ring, s), ring, latency, rate, (s,))
+                if ring is self.tables.sync:
+                    self.sync_rows.append(row)
+
+    def rings(self) -> Iterator[tuple[Ring, IntArray]]:
+        """The ring collectives that cost anything and the columns of their times."""
+        tables = self.tables
+        used = [(tables.sync, self.sync)]
+        if tables.gather_exposed:
+            used.append((tables.gather, self.gather))
+        for ring, times in used:
+            if tables.data > 1 and (ring.bytes_per_layer > 0 or np.any(ring.bytes_extra > 0)):
+                yield ring, times
+
+    def exposed_share(self, ring: Ring, stage: int) -> float:
+        """Share of a ring's time that is exposed on every placement: the last bucket."""
+        return 1.0 / self.tables.sync_buckets if ring is self.tables.sync and stage == 0 else 1.0
+
+    @property
+    def across_rate(self) -> float:
+        """Seconds per byte of a ring over several nodes with nothing else on its best card."""
+        tables = self.tables
+        return max(
+            1.0 / (min(self.best.most_slots, tables.data) * tables.port_bytes_per_s),
+            tables.tensor / min(self.best.pair_bytes_per_s, self.best.node_bytes_per_s),
+        )
+
+    def ring_row(
+        self,
+        time: int,
+        share: float,
+        ring: Ring,
+        latency_s: float,
+        s_per_byte: float,
+        stages: tuple[int, ...],
+        *,
+        more_bytes: float = 0.0,
+        unless: int | None = None,
+    ) -> int:
+        """``time >= share * (latency + s_per_byte * bytes of stages)``, layers as variables.
+
+        Args:
+            more_bytes: further bytes on the same card.
+            unless: a binary column; 0 switches the row off.
+        """
+        per_layer = share * s_per_byte * ring.bytes_per_layer
+        own = [int(self.layers[j]) for s in stages for j in range(s, len(self.layers), self.tables.pipeline)]
+        constant = share * (latency_s + s_per_byte * (float(ring.bytes_extra[list(stages)].sum()) + more_bytes))
+        terms = [(time, 1.0), *[(j, -per_layer) for j in own]]
+        if unless is None:
+            return self.row(terms, at_least=constant)
+        most = constant + per_layer * float(self.high_of_stage[list(stages)].sum())
+        return self.row([*terms, (unless, -most)], at_least=constant - most)
+
+    # ------------------------------------------------------------------ 3
+    def _tail(self) -> None:
+        tables = self.tables
+        for s in range(tables.pipeline):
+            own = [(int(j), -tables.optimizer_layer_s) for j in self.layers[s :: tables.pipeline]]
+            self.row(
+                [(self.slowest_step, 1.0), (int(self.gather[s]), -1.0), *own],
+                at_least=float(tables.optimizer_extra_s[s]),
+            )
+        self.row(
+            [(self.total, 1.0), (self.step_start, -1.0), (self.slowest_step, -1.0)], at_least=tables.fixed_s
+        )
+
+    # ------------------------------------------------------------------ 4
+    def add_cut(self, counts: PathCounts, end_stage: int) -> None:
+        """One path that ends at ``end_stage``; counts are [V] and [V-1]."""
+        tables = self.tables
+        forward, backward, weight = counts.forward, counts.backward, counts.weight_gradient
+        per_layer = (
+            forward * tables.forward_layer_s
+            + backward * tables.backward_layer_s
+            + weight * tables.weight_gradient_layer_s
+        )
+        constant = (
+            forward @ tables.forward_extra_s
+            + backward @ tables.backward_extra_s
+            + weight @ tables.weight_gradient_extra_s
+        )
+        terms = [(self.step_start, 1.0), (int(self.sync[end_stage]), -1.0)]
+        if end_stage in (0, tables.pipeline - 1):
+            terms.append((self.exchange, -1.0))
+        many = [
+            (self.layers, -per_layer),
+            (self.hop_forward, -counts.hop_forward.astype(float)),
+            (self.hop_backward, -counts.hop_backward.astype(float)),
+        ]
+        self.row(terms, many, at_least=float(constant))
+
+    def restrict_layers(self, low: IntArray, high: IntArray) -> None:
+        """Narrower bounds of the layers than those the model was built with."""
+        for j, a, b in zip(self.layers, low, high, strict=True):
+            self.set_bounds(int(j), float(a), float(b))
+
+    # ------------------------------------------------------------ solution
+    def hops_of(self, x: Array) -> tuple[Array, Array]:
+        """[V-1] mean hops of a solution, forward and backward."""
+        return np.maximum(0.0, x[self.hop_forward]), np.maximum(0.0, x[self.hop_backward])
+
+    def layers_of(self, x: Array) -> IntArray:
+        """[V] layer split of an integer solution."""
+        return np.asarray(np.round(x[self.layers]), dtype=np.int64)
