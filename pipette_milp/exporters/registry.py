@@ -17,6 +17,9 @@ TARGETS: dict[str, str] = {
     "slurm": f"{_PACKAGE}.slurm:export",
     "openmpi": f"{_PACKAGE}.openmpi:export",
     "cuda-devices": f"{_PACKAGE}.cuda_devices:export",
+    "lp": f"{_PACKAGE}.optimisation_model:export_lp",
+    "mps": f"{_PACKAGE}.optimisation_model:export_mps",
+    "cpsat": f"{_PACKAGE}.optimisation_model:export_cpsat",
 }
 """Name -> ``module:function`` with ``(instance, plan, options) -> Export``."""
 

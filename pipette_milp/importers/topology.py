@@ -204,8 +204,13 @@ def parse(text: str, source: str) -> NodeTopology:
             )
             continue
         links.update({(name, other): link for other, link in row.items()})
-        affinity[name] = _row_affinity(header, rest)
+        affinity[name] = _row_affinity(header, rest, content, warnings)
     _check_symmetry(links, rows, content)
+    last = content.lines[-1]
+    if not content.complete and any(line is last for line, _ in rows.values()):
+        warnings.append(
+            Problem(content.place(last), "the file ends inside this row, its last value may be cut")
+        )
     absent = [name for name in nic_columns if name not in rows]
     if absent:
         warnings.append(
@@ -353,13 +358,30 @@ def _row_links(
     return row, rest
 
 
-def _row_affinity(header: _Header, cells: list[Cell]) -> dict[str, str | None]:
+def _row_affinity(
+    header: _Header, cells: list[Cell], content: Text, warnings: list[Problem]
+) -> dict[str, str | None]:
     """Values of the affinity columns. The driver doubles the tab before some, so empty cells are skipped."""
-    values = [cell.text for cell in cells if cell.text]
-    return {
-        name: None if value.upper() == "N/A" else value
-        for name, value in zip(header.affinities, values, strict=False)
+    filled = [cell for cell in cells if cell.text]
+    values = {
+        name: None if cell.text.upper() == "N/A" else cell.text
+        for name, cell in zip(header.affinities, filled, strict=False)
     }
+    cpus, numa = _size_of(values.get("CPU Affinity")), _size_of(values.get("NUMA Affinity"))
+    if cpus is not None and numa is not None and numa > cpus:
+        warnings.append(
+            Problem(filled[0].at(content.source), f"{cpus} CPUs on {numa} NUMA nodes cannot be: left out")
+        )
+        return {}
+    return values
+
+
+def _size_of(ranges: str | None) -> int | None:
+    """Members of a list such as "0-47,96-143"; None where it is none."""
+    if ranges is None or not re.fullmatch(r"\d{1,6}(?:-\d{1,6})?(?:,\d{1,6}(?:-\d{1,6})?)*", ranges):
+        return None
+    ends = [part.split("-") for part in ranges.split(",")]
+    return sum(int(end[-1]) - int(end[0]) + 1 for end in ends)
 
 
 def _check_symmetry(
