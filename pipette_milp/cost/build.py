@@ -7,11 +7,11 @@ from functools import cached_property
 
 import numpy as np
 
+from pipette_milp.arrays import Array, IntArray
 from pipette_milp.cluster import Cluster
 from pipette_milp.cost import communication
 from pipette_milp.cost.compute import ELEMENT_BYTES, HOST_OVERHEAD_PER_TASK_S, ComputeModel, TaskTime
 from pipette_milp.cost.memory import MemoryModel, StageMemory
-from pipette_milp.arrays import Array, IntArray
 from pipette_milp.cost.tables import CostTables
 from pipette_milp.schedules import get_schedule
 from pipette_milp.schema.instance import Instance
@@ -19,11 +19,20 @@ from pipette_milp.schema.plan import Configuration
 from pipette_milp.transformer import Transformer
 
 OPTIMIZER_BYTES_PER_PARAMETER = 30.0
-"""Adam: read and write fp32 weights and two moments, read gradients, write bf16 weights (costs, section 4)."""
+"""Adam: fp32 weights and two moments read and written, gradients read, bf16 weights written (costs, 4)."""
 GRADIENT_PASS_BYTES_PER_PARAMETER = 8.0
 """4 read for the norm, 4 cleared in the gradient buffer (costs, section 4)."""
 BARRIER_S = communication.COLLECTIVE_BASE_S
 """The gradient norm's own all-reduce, seconds: a few bytes, so latency only; steps are added per cluster."""
+
+
+@dataclass(frozen=True)
+class _TensorCollectives:
+    """Exposed tensor collectives of one micro-batch."""
+
+    layer: TaskTime
+    embedding: TaskTime
+    head: TaskTime
 
 
 @dataclass(frozen=True)
@@ -88,25 +97,14 @@ class CostModel:
         element = ELEMENT_BYTES[training.precision]
         activation = float(element * tokens * model.hidden_size)
         sequence_parallel = configuration.sequence_parallel
-        group = communication.TensorGroup(
-            tensor, float(cluster.local_bytes_per_s.min()), configuration.overlap.tensor
-        )
-
-        layer_compute = self.compute.layer(
-            tokens, tensor, sequence_parallel=sequence_parallel, recompute=configuration.recompute
-        )
-        layer_comm = group.layer(
-            activation, layer_compute, sequence_parallel=sequence_parallel, recompute=configuration.recompute
-        )
+        group = self._tensor_group(configuration)
+        collectives = self._tensor_collectives(configuration)
+        layer = _add(self._layer_compute(configuration), collectives.layer)
         embedding = _add(
             self.compute.embedding(tokens, sequence_parallel=sequence_parallel, tensor=tensor),
-            group.embedding(activation, sequence_parallel=sequence_parallel),
+            collectives.embedding,
         )
-        head = _add(
-            self.compute.head(tokens, tensor),
-            group.head(activation, 4.0 * tokens, sequence_parallel=sequence_parallel),
-        )
-        layer = _add(layer_compute, layer_comm)
+        head = _add(self.compute.head(tokens, tensor), collectives.head)
 
         separate = get_schedule(configuration.schedule).separates_weight_gradient
         forward_extra = np.full(virtual, HOST_OVERHEAD_PER_TASK_S)
@@ -183,29 +181,61 @@ class CostModel:
             fixed_s=BARRIER_S + 2 * (cluster.num_nodes - 1) * communication.NODE_STEP_S,
         )
 
-    def tensor_communication_share(self, configuration: Configuration) -> tuple[float, float]:
-        """Seconds of exposed tensor collectives in one layer's forward and in its whole backward."""
-        tokens = configuration.micro_batch * self.instance.model.sequence_length
-        activation = float(
-            ELEMENT_BYTES[self.instance.training.precision] * tokens * self.instance.model.hidden_size
+    def tensor_communication_s(self, configuration: Configuration) -> tuple[Array, Array]:
+        """[V] seconds of exposed tensor collectives within each virtual stage's forward and backward.
+
+        They are part of the tasks' durations; this is what of them is communication. Where the schedule
+        separates the weight gradient, the backward counts the input-gradient part only.
+        """
+        collectives = self._tensor_collectives(configuration)
+        layers = np.array(configuration.layers_per_stage, dtype=float)
+        separate = get_schedule(configuration.schedule).separates_weight_gradient
+
+        def backward_s(time: TaskTime) -> float:
+            return time.input_gradient_s if separate else time.backward_s
+
+        forward = layers * collectives.layer.forward_s
+        backward = layers * backward_s(collectives.layer)
+        for index, extra in ((0, collectives.embedding), (-1, collectives.head)):
+            forward[index] += extra.forward_s
+            backward[index] += backward_s(extra)
+        return forward, backward
+
+    def _tensor_group(self, configuration: Configuration) -> communication.TensorGroup:
+        return communication.TensorGroup(
+            configuration.tensor, float(self.cluster.local_bytes_per_s.min()), configuration.overlap.tensor
         )
-        group = communication.TensorGroup(
+
+    def _layer_compute(self, configuration: Configuration) -> TaskTime:
+        return self.compute.layer(
+            configuration.micro_batch * self.instance.model.sequence_length,
             configuration.tensor,
-            float(self.cluster.local_bytes_per_s.min()),
-            configuration.overlap.tensor,
+            sequence_parallel=configuration.sequence_parallel,
+            recompute=configuration.recompute,
         )
-        options = {
-            "sequence_parallel": configuration.sequence_parallel,
-            "recompute": configuration.recompute,
-        }
-        compute = self.compute.layer(tokens, configuration.tensor, **options)  # type: ignore[arg-type]
-        exposed = group.layer(activation, compute, **options)  # type: ignore[arg-type]
-        return exposed.forward_s, exposed.backward_s
+
+    def _tensor_collectives(self, configuration: Configuration) -> _TensorCollectives:
+        """Exposed collectives of one micro-batch: of one layer, of the embedding, of head and loss."""
+        tokens = configuration.micro_batch * self.instance.model.sequence_length
+        element = ELEMENT_BYTES[self.instance.training.precision]
+        activation = float(element * tokens * self.instance.model.hidden_size)
+        group = self._tensor_group(configuration)
+        sequence_parallel = configuration.sequence_parallel
+        return _TensorCollectives(
+            layer=group.layer(
+                activation,
+                self._layer_compute(configuration),
+                sequence_parallel=sequence_parallel,
+                recompute=configuration.recompute,
+            ),
+            embedding=group.embedding(activation, sequence_parallel=sequence_parallel),
+            head=group.head(activation, 4.0 * tokens, sequence_parallel=sequence_parallel),
+        )
 
     def layer_bounds(
         self, configuration: Configuration, per_layer: np.ndarray, per_stage: np.ndarray
     ) -> tuple[IntArray, IntArray]:
-        """[V] fewest and most layers of each virtual stage: memory, at least one each, the user's own split."""
+        """[V] fewest and most layers of each virtual stage: one at least, what memory allows, a fixed split."""
         fixed = self.instance.search.layers_per_stage
         virtual = configuration.num_virtual_stages
         if fixed is not None:
@@ -219,7 +249,7 @@ class CostModel:
         return np.ones(virtual, dtype=np.int64), high
 
     def _linear_memory(self, configuration: Configuration) -> tuple[np.ndarray, np.ndarray]:
-        """Device memory of each pipeline stage as ``per_layer * layers + per_stage``, exact from one layer on."""
+        """Device memory of each stage as ``per_layer * layers + per_stage``, exact from one layer on."""
         virtual = configuration.num_virtual_stages
         one = self._stage_memory(configuration, (1,) * virtual)
         two = self._stage_memory(configuration, (2,) * virtual)
@@ -236,4 +266,3 @@ def _add(left: TaskTime, right: TaskTime) -> TaskTime:
         left.input_gradient_s + right.input_gradient_s,
         left.weight_gradient_s + right.weight_gradient_s,
     )
-

@@ -154,7 +154,8 @@ def breakdown(busy: dict[str, Array], idle: Array) -> dict[str, Any]:
         "compute_s": seconds["compute_s"],
         "tensor_comm_s": seconds["tensor_comm_s"],
         "pipeline_comm_s": seconds["pipeline_comm_s"],
-        "bubble_s": float(idle[stage, replica]),
+        # what is left of a sum may be -1e-18 where nothing waits
+        "bubble_s": max(0.0, float(idle[stage, replica])),
         "gradient_sync_s": seconds["gradient_sync_s"],
         "optimizer_s": seconds["optimizer_s"],
         "fixed_s": seconds["fixed_s"],

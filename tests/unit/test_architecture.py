@@ -15,8 +15,8 @@ GROUPS = (
     ("schema", "presets"),
     ("cluster", "transformer", "plans", "importers", "init"),
     ("schedules", "cost", "search_space", "partial_configuration"),
-    ("simulator", "estimate", "verify"),
-    ("formulations", "solvers", "baselines", "calibration", "certificates"),
+    ("simulator", "assessment", "estimate"),
+    ("formulations", "solvers", "baselines", "calibration", "certificates", "verify"),
     ("exporters", "plots", "report", "experiments", "measure", "cli"),
 )
 """From the base outwards. A module may import what stands before it, in its own group or an earlier one."""

@@ -1,0 +1,189 @@
+"""Everything a result says about one plan, worked out from the instance: time, path, throughput, memory.
+
+One function for all who report or check a plan (`solve`, `estimate`, `simulate`, `verify`), so that they
+cannot disagree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pipette_milp import simulator
+from pipette_milp.arrays import IntArray
+from pipette_milp.cost.build import CostModel
+from pipette_milp.cost.durations import Durations
+from pipette_milp.cost.placement import placement_durations
+from pipette_milp.plans import cells_of_plan, placement_of_cells
+from pipette_milp.schema.evaluation import (
+    Breakdown,
+    CriticalPath,
+    DurationsRecord,
+    Memory,
+    Order,
+    StageMemory,
+    Throughput,
+)
+from pipette_milp.schema.plan import Configuration, Placement, Plan
+
+FLOP_CONVENTION = (
+    "forward + backward = 3 x forward; weight matrices, full attention square and unpadded output matrix; "
+    "no recompute (arXiv 2104.04473)"
+)
+"""What ``model_flop_per_s_per_gpu`` counts, see `Transformer.model_flop_per_token`."""
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """One plan with all that follows from it. Field names are those of the result file."""
+
+    configuration: Configuration
+    placement: Placement
+    simulated_s: float
+    critical_path: CriticalPath
+    breakdown: Breakdown
+    throughput: Throughput
+    memory: Memory
+    durations: DurationsRecord
+    order: Order
+
+    @property
+    def plan(self) -> Plan:
+        """Configuration and placement."""
+        return Plan(configuration=self.configuration, placement=self.placement)
+
+    @property
+    def fits(self) -> bool:
+        """Every stage stays within the usable memory."""
+        return self.memory.fits
+
+    def parts(self) -> dict[str, Any]:
+        """What belongs to a plan in a result, by the keys of `SolveResult` and `RankedPlan`."""
+        return {
+            "durations": self.durations,
+            "order": self.order,
+            "critical_path": self.critical_path,
+            "breakdown": self.breakdown,
+            "throughput": self.throughput,
+            "memory": self.memory,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``estimate --json`` and ``simulate --json`` print (contract)."""
+        return {
+            "configuration": self.configuration.model_dump(mode="json"),
+            "placement": self.placement.model_dump(mode="json"),
+            "simulated_s": self.simulated_s,
+            "fits": self.fits,
+            "critical_path": self.critical_path.model_dump(mode="json"),
+            "breakdown": self.breakdown.model_dump(mode="json"),
+            "throughput": self.throughput.model_dump(mode="json"),
+            "memory": self.memory.model_dump(mode="json"),
+            "durations": self.durations.model_dump(mode="json"),
+            "order": self.order,
+        }
+
+
+def assess(costs: CostModel, configuration: Configuration, where: Placement | IntArray) -> Assessment:
+    """Simulate a plan and account for it.
+
+    Whether the configuration is legal and fits is not asked: the caller decides what to do with either.
+
+    Args:
+        where: GPUs of all ranks, or node_of_cell [p, d].
+
+    Raises:
+        PlanError: the placement is malformed, see `cells_of_plan`.
+    """
+    if isinstance(where, Placement):
+        placement = where
+        cells = cells_of_plan(costs.cluster, Plan(configuration=configuration, placement=placement))
+    else:
+        cells = where
+        placement = placement_of_cells(costs.cluster, configuration, cells)
+    layers = np.array(configuration.layers_per_stage, dtype=np.int64)
+    durations = placement_durations(costs.tables(configuration), layers, cells)
+    graph = simulator.event_graph(
+        configuration.schedule,
+        configuration.pipeline,
+        configuration.virtual_stages,
+        configuration.num_micro_batches,
+        configuration.pipeline_transfers,
+    )
+    forward_s, backward_s = costs.tensor_communication_s(configuration)
+    timeline = simulator.simulate(
+        graph,
+        durations,
+        np.broadcast_to(forward_s[:, None], durations.forward_s.shape),
+        np.broadcast_to(backward_s[:, None], durations.backward_s.shape),
+    )
+    return Assessment(
+        configuration=configuration,
+        placement=placement,
+        simulated_s=timeline.simulated_s,
+        critical_path=CriticalPath(**timeline.critical_path),
+        breakdown=Breakdown(**timeline.breakdown),
+        throughput=throughput(costs, configuration, timeline.simulated_s),
+        memory=memory(costs, configuration, placement),
+        durations=durations_record(durations),
+        order=tuple(tuple(tuple(step) for step in steps) for steps in simulator.execution_order(graph)),
+    )
+
+
+def throughput(costs: CostModel, configuration: Configuration, simulated_s: float) -> Throughput:
+    """What an iteration time means; per GPU counts the GPUs the plan uses."""
+    tokens = configuration.global_batch_size * costs.instance.model.sequence_length
+    tokens_per_s = tokens / simulated_s
+    per_gpu = tokens_per_s / configuration.num_gpus
+    flop_per_s = per_gpu * costs.transformer.model_flop_per_token
+    peak = costs.cluster.gpu.peak_flop_per_s[costs.instance.training.precision]
+    return Throughput(
+        tokens_per_s=tokens_per_s,
+        tokens_per_s_per_gpu=per_gpu,
+        model_flop_per_s_per_gpu=flop_per_s,
+        mfu=flop_per_s / peak,
+        flop_convention=FLOP_CONVENTION,
+        peak_used=peak,
+    )
+
+
+def memory(costs: CostModel, configuration: Configuration, placement: Placement) -> Memory:
+    """Memory of every stage. GPUs are of one type, so the first GPU of a stage is as tight as the others."""
+    ranks_per_stage = configuration.num_gpus // configuration.pipeline
+    return Memory(
+        per_stage=tuple(
+            StageMemory(
+                weights_bytes=stage.weights_bytes,
+                gradients_bytes=stage.gradients_bytes,
+                optimizer_bytes=stage.optimizer_bytes,
+                activations_bytes=stage.activations_bytes,
+                other_bytes=stage.other_bytes,
+                allocated_peak_bytes=stage.allocated_peak_bytes,
+                reserved_peak_bytes=stage.reserved_peak_bytes,
+                peak_bytes=stage.peak_bytes,
+                capacity_bytes=costs.cluster.gpu.memory_bytes,
+                usable_bytes=costs.usable_memory_bytes,
+                tightest_gpu=placement.gpu_of_rank[index * ranks_per_stage],
+            )
+            for index, stage in enumerate(costs.stage_memory(configuration))
+        )
+    )
+
+
+def durations_record(durations: Durations) -> DurationsRecord:
+    """Durations as files hold them."""
+    weight = durations.weight_gradient_s
+    return DurationsRecord(
+        forward_s=durations.forward_s.tolist(),
+        backward_s=durations.backward_s.tolist(),
+        weight_gradient_s=None if weight is None else weight.tolist(),
+        hop_forward_s=durations.hop_forward_s.tolist(),
+        hop_backward_s=durations.hop_backward_s.tolist(),
+        gradient_sync_s=durations.gradient_sync_s.tolist(),
+        embedding_sync_s=float(durations.embedding_sync_s),
+        optimizer_s=durations.optimizer_s.tolist(),
+        parameter_gather_s=durations.parameter_gather_s.tolist(),
+        fixed_s=float(durations.fixed_s),
+    )
