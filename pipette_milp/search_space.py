@@ -278,3 +278,14 @@ def _divisors(number: int) -> list[int]:
 
 def _memory(size_bytes: float) -> str:
     return format_quantity(size_bytes, Dimension.BYTES)
+
+
+def blocking_reason(space: SearchSpace) -> str:
+    """Why a space without families is empty: the constraint that blocks and the nearest relaxation."""
+    short = [refusal for refusal in space.refusals if refusal.memory_short_bytes is not None]
+    if short:
+        nearest = min(short, key=lambda refusal: refusal.memory_short_bytes or 0.0)
+        degrees = ", ".join(f"{key} {value}" for key, value in nearest.degrees.items())
+        return f"infeasible: {nearest.reason}. Nearest configuration: {degrees}"
+    reasons = list(dict.fromkeys(refusal.reason for refusal in space.refusals))
+    return "infeasible: " + ("; ".join(reasons[:8]) if reasons else "no configuration matches the search limits")

@@ -1,0 +1,274 @@
+"""Branch and bound over configuration families, in decision form, with worker processes.
+
+The family with the least bound is asked, at the next depth, whether it holds a plan better than the incumbent by
+half the wanted gap (bounds, section S2). Depths: layer split with best links; node patterns over one group of nodes;
+over the groups found from the links; the same with more time; the exact arc model. What the relaxations find are
+starting points for plans; the time between is shared with local search on the families that could still win.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pipette_milp.arrays import IntArray
+from pipette_milp.cost.tables import CostTables
+from pipette_milp.solvers.construct import contents_of_nodes, label_replicas
+from pipette_milp.solvers.evaluation import Candidate, Evaluator, balanced_split
+from pipette_milp.solvers.family_bound import FamilyBound, bound_family
+from pipette_milp.solvers.groups import find_groups, one_group
+from pipette_milp.solvers.local_search import local_search
+from pipette_milp.solvers.state import SearchState
+from pipette_milp.solvers.workers import Done, Job, Pool
+
+DEPTH_LIMITS_S = (5.0, 6.0, 10.0, 30.0, 60.0)
+"""Time limit of a bound job by depth: split, one group, groups, groups again, exact arcs."""
+EXACT_DEPTH = 4
+SEARCH_SHARE = 0.4
+"""Share of worker time spent on local search while bounds are still open."""
+SEARCH_SLICE_S = 2.0
+POLISH_SHARE = 0.1
+"""Once the wanted gap is reached, at most this share of the time limit goes into half of it."""
+EXACT_ARCS = 40_000
+"""Boundary and ring arcs, p * d * N^2, up to which the exact arc model is tried."""
+FINEST_QUESTION = 1e-6
+"""Least relative improvement that is asked for: the solvers' tolerance."""
+POLL_S = 0.2
+
+Answer = tuple[FamilyBound, list[tuple[float, IntArray, IntArray]]]
+
+
+def branch_and_bound(state: SearchState) -> None:
+    """Run until the gap is reached, the limits are, or nothing is left to ask."""
+    if not state.families:
+        return
+    run = _Run(state)
+    workers = max(1, state.limits.threads)
+    with Pool(state.families, workers) as pool:
+        run.loop(pool)
+
+
+@dataclass
+class _Run:
+    state: SearchState
+    jobs: int = 0
+    search_s: float = 0.0
+    bound_s: float = 0.0
+    reached_at: float | None = None
+    depth: IntArray = field(init=False)
+    searched_s: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.depth = np.zeros(len(self.state.families), dtype=np.int64)
+        self.searched_s = np.zeros(len(self.state.families))
+        self.rng = np.random.default_rng(self.state.limits.seed)
+
+    def loop(self, pool: Pool) -> None:
+        while not self.finished(pool):
+            while pool.idle and (job := self.next_job(pool)) is not None:
+                pool.submit(job)
+                self.jobs += 1
+            if not pool.running:
+                break
+            for done in pool.poll(min(POLL_S, max(0.01, self.state.time_left_s))):
+                self.take(done)
+
+    def finished(self, pool: Pool) -> bool:
+        """Whether to stop now."""
+        state, limits = self.state, self.state.limits
+        if state.time_left_s <= 0:
+            return True
+        if limits.iterations is not None and self.jobs >= limits.iterations and not pool.running:
+            return True
+        if state.gap <= self.question_gap:
+            return True
+        if state.gap <= limits.gap:
+            self.reached_at = self.reached_at if self.reached_at is not None else state.elapsed_s
+            return state.elapsed_s - self.reached_at > POLISH_SHARE * limits.time_s
+        return False
+
+    @property
+    def question_gap(self) -> float:
+        return max(FINEST_QUESTION, self.state.limits.gap / 2)
+
+    @property
+    def ceiling_s(self) -> float:
+        """Scaled time a plan must beat to matter."""
+        return self.state.incumbent_s * (1 - self.question_gap)
+
+    # ------------------------------------------------------------------ what next
+    def next_job(self, pool: Pool) -> Job | None:
+        if self.state.limits.iterations is not None and self.jobs >= self.state.limits.iterations:
+            return None
+        busy = {job.family for job in pool.running}
+        bounding = self.next_bound(busy)
+        total = self.search_s + self.bound_s
+        if bounding is None or (self.state.incumbent is not None and self.search_s < SEARCH_SHARE * total):
+            searching = self.next_search(busy)
+            if searching is not None:
+                return searching
+        return bounding
+
+    def next_bound(self, busy: set[int]) -> Job | None:
+        """The open family with the least bound that can still be asked something."""
+        state = self.state
+        ceiling = self.ceiling_s
+        order = np.argsort(state.lower, kind="stable")
+        for family in order:
+            family = int(family)
+            if state.lower[family] >= ceiling:
+                return None
+            if family in busy or self.depth[family] >= len(DEPTH_LIMITS_S):
+                continue
+            depth = int(self.depth[family])
+            tables = state.families[family]
+            if depth == EXACT_DEPTH and tables.pipeline * tables.data * tables.num_nodes**2 > EXACT_ARCS:
+                self.depth[family] += 1
+                continue
+            scale = float(state.scale[family])
+            limit = min(DEPTH_LIMITS_S[depth], state.time_left_s)
+            arguments = {
+                "depth": depth,
+                "ceiling_s": ceiling / scale if math.isfinite(ceiling) else 1e9,
+                "time_limit_s": limit,
+                "seed": int(self.rng.integers(2**31)),
+                "known": state.best[family],
+                "lower_s": float(state.lower[family]) / scale,
+            }
+            return Job(bound_job, family, arguments, limit, tag="bound")
+        return None
+
+    def next_search(self, busy: set[int]) -> Job | None:
+        """A family whose bound leaves room and whose plan is near, little searched so far."""
+        state = self.state
+        open_ = (state.lower < self.ceiling_s) & np.isfinite(state.best_s)
+        candidates = [int(k) for k in np.flatnonzero(open_) if int(k) not in busy]
+        if not candidates:
+            return None
+        # promise: how good the plan is, how low the bound; tired by what was spent already
+        def merit(k: int) -> float:
+            promise = 0.5 * state.best_s[k] + 0.5 * state.lower[k]
+            return float(promise / state.incumbent_s + 0.004 * self.searched_s[k])
+
+        family = min(candidates, key=merit)
+        limit = min(SEARCH_SLICE_S, state.time_left_s)
+        arguments = {
+            "start": state.best[family],
+            "time_limit_s": limit,
+            "seed": int(self.rng.integers(2**31)),
+        }
+        return Job(search_job, family, arguments, limit, tag="search")
+
+    # ------------------------------------------------------------------ what came
+    def take(self, done: Done) -> None:
+        state, family = self.state, done.job.family
+        if done.job.tag == "search":
+            self.search_s += done.wall_s
+            self.searched_s[family] += done.wall_s
+        else:
+            self.bound_s += done.wall_s
+            self.depth[family] += 1
+        if done.error is not None:
+            state.warnings.append(f"{done.job.tag} of {state.name(family)}: {done.error}")
+            return
+        bound, plans = done.value
+        scale = float(state.scale[family])
+        for time_s, layers, cells in plans:
+            state.offer(family, time_s, Candidate(layers, cells), state.name(family))
+        if bound is not None:
+            state.raise_bound(family, bound.bound_s * scale, by_solver=True)
+
+
+def bound_job(
+    tables: CostTables,
+    *,
+    depth: int,
+    ceiling_s: float,
+    time_limit_s: float,
+    seed: int,
+    known: Candidate | None,
+    lower_s: float,
+) -> Answer:
+    """Bound one family at one depth and turn what the relaxation found into plans."""
+    evaluator = Evaluator(tables)
+    plans: list[tuple[float, IntArray, IntArray]] = []
+    if depth == 0:
+        bound = bound_family(evaluator, [], ceiling_s, time_limit_s=time_limit_s)
+        if known is None and not bound.closed:
+            plans += _packed(evaluator)
+        return bound, plans
+    if depth == EXACT_DEPTH:
+        return exact_job(tables, ceiling_s, time_limit_s, seed, known, lower_s)
+    groups = one_group(tables) if depth == 1 else find_groups(tables)
+    bound = bound_family(evaluator, groups, ceiling_s, time_limit_s=0.8 * time_limit_s)
+    if bound.relaxed is not None:
+        held = contents_of_nodes(groups, bound.relaxed, tables.num_nodes)
+        start = Candidate(bound.relaxed.layers, label_replicas(tables, held))
+        rng = np.random.default_rng(seed)
+        value, candidate = local_search(evaluator, start, rng, iterations=400)
+        plans.append((value, candidate.layers, candidate.node_of_cell))
+    return bound, plans
+
+
+def _packed(evaluator: Evaluator) -> list[tuple[float, IntArray, IntArray]]:
+    """The default rank order with a balanced split."""
+    tables = evaluator.tables
+    layers = balanced_split(tables)
+    if layers is None:
+        return []
+    cells = np.repeat(np.arange(tables.num_nodes), tables.slots)[: tables.pipeline * tables.data]
+    candidate = Candidate(layers, cells.reshape(tables.pipeline, tables.data))
+    return [(evaluator.simulated_s(candidate), layers, candidate.node_of_cell)]
+
+
+def exact_job(
+    tables: CostTables,
+    ceiling_s: float,
+    time_limit_s: float,
+    seed: int,
+    known: Candidate | None,
+    lower_s: float,
+) -> Answer:
+    """The arc model of one family in the cut loop, CP-SAT."""
+    from pipette_milp.formulations.problem import ModelPlan
+    from pipette_milp.solvers.joint import solve_joint
+
+    incumbent = None
+    if known is not None:
+        cells = tuple(tuple(int(node) for node in row) for row in known.node_of_cell)
+        incumbent = ModelPlan(0, tuple(int(v) for v in known.layers), cells)
+    outcome = solve_joint(
+        [tables],
+        backend="cpsat",
+        incumbent=incumbent,
+        cutoff_s=ceiling_s,
+        bounds_s=[lower_s],
+        time_limit_s=time_limit_s,
+        seed=seed,
+        in_process=True,
+    )
+    plans = []
+    if outcome.plan is not None and outcome.simulated_s is not None:
+        plans.append((outcome.simulated_s, np.array(outcome.plan.layers), np.array(outcome.plan.node_of_cell)))
+    bound = min(outcome.lower_bound_s, ceiling_s)
+    return FamilyBound(bound, bound >= ceiling_s), plans
+
+
+def search_job(
+    tables: CostTables, *, start: Candidate, time_limit_s: float, seed: int
+) -> tuple[None, list[tuple[float, IntArray, IntArray]]]:
+    """Local search on one family for a slice of time."""
+    import time
+
+    evaluator = Evaluator(tables)
+    deadline = time.monotonic() + 0.9 * time_limit_s
+    value, candidate = local_search(
+        evaluator,
+        start,
+        np.random.default_rng(seed),
+        iterations=10**9,
+        stop=lambda: time.monotonic() > deadline,
+    )
+    return None, [(value, candidate.layers, candidate.node_of_cell)]

@@ -1,0 +1,71 @@
+"""Solvers that find plans and prove nothing: ``greedy``, ``local-search`` and ``annealing`` over all families."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from pipette_milp.solvers.annealing import annealing as anneal
+from pipette_milp.solvers.evaluation import Candidate, Evaluator
+from pipette_milp.solvers.greedy import greedy as construct
+from pipette_milp.solvers.local_search import local_search as improve
+from pipette_milp.solvers.state import SearchState
+
+Improver = Callable[..., tuple[float, Candidate]]
+
+FAMILIES_IMPROVED = 12
+"""Families with the best greedy plans that are improved, best first and round after round."""
+SLICE_ITERATIONS = 2_000
+
+
+def greedy(state: SearchState) -> None:
+    """A block layout for every family, cheapest bound first."""
+    state.proves = False
+    for done, family in enumerate(np.argsort(state.lower, kind="stable")):
+        if _stop(state, done):
+            return
+        evaluator = Evaluator(state.families[int(family)])
+        candidate = construct(evaluator)
+        if candidate is not None:
+            value = evaluator.simulated_s(candidate)
+            state.offer(int(family), value, candidate, state.name(int(family)))
+
+
+def local_search(state: SearchState) -> None:
+    """Greedy, then local search on the best families in turn until a limit."""
+    _improve(state, improve)
+
+
+def annealing(state: SearchState) -> None:
+    """Greedy, then simulated annealing on the best families in turn until a limit."""
+    _improve(state, anneal)
+
+
+def _improve(state: SearchState, improver: Improver) -> None:
+    greedy(state)
+    rng = np.random.default_rng(state.limits.seed)
+    families = [int(k) for k in np.argsort(state.best_s, kind="stable")[:FAMILIES_IMPROVED]]
+    families = [k for k in families if state.best[k] is not None]
+    slices = 0
+    unimproved = 0
+    while families and unimproved < 2 * len(families):
+        family = families[slices % len(families)]
+        if _stop(state, len(state.families) + slices):
+            return
+        value, candidate = improver(
+            Evaluator(state.families[family]),
+            state.best[family],
+            rng,
+            iterations=SLICE_ITERATIONS,
+            stop=lambda: state.time_left_s <= 0,
+        )
+        better = value * float(state.scale[family]) < state.best_s[family] * (1 - 1e-9)
+        unimproved = 0 if better else unimproved + 1
+        state.offer(family, value, candidate, state.name(family))
+        slices += 1
+
+
+def _stop(state: SearchState, iterations: int) -> bool:
+    limit = state.limits.iterations
+    return state.time_left_s <= 0 or (limit is not None and iterations >= limit)
