@@ -152,7 +152,7 @@ def _options(
 ) -> AssembleOptions:
     from pipette_milp.errors import InputError
     from pipette_milp.importers.assemble import AssembleOptions
-    from pipette_milp.importers.merge import ClusterOptions
+    from pipette_milp.importers.merge_options import ClusterOptions
     from pipette_milp.init import read_hosts
     from pipette_milp.units import Dimension, parse_quantity
 

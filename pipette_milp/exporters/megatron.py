@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from pipette_milp.errors import IllegalConfigurationError, Problem
 from pipette_milp.exporters.megatron_split import split_arguments
-from pipette_milp.importers.megatron import micro_batch_problem
+from pipette_milp.importers.megatron_split import micro_batch_problem
 from pipette_milp.schema.instance import Instance
 from pipette_milp.schema.model import ModelSection
 from pipette_milp.schema.plan import RANK_ORDER, Configuration, Plan

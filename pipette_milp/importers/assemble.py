@@ -13,10 +13,11 @@ from pipette_milp.importers.describe import record_of
 from pipette_milp.importers.diagnose import Diagnosis
 from pipette_milp.importers.facts import PairwiseBandwidth
 from pipette_milp.importers.huggingface import ImportedModel
-from pipette_milp.importers.megatron import MegatronRun
-from pipette_milp.importers.merge import ClusterImport, ClusterOptions, merge_cluster
+from pipette_milp.importers.megatron_run import MegatronRun
+from pipette_milp.importers.merge import ClusterImport, merge_cluster
+from pipette_milp.importers.merge_options import ClusterOptions
 from pipette_milp.importers.mpigraph import MpiGraph
-from pipette_milp.importers.topology import NodeTopology
+from pipette_milp.importers.node_topology import NodeTopology
 from pipette_milp.schema.instance import parse_instance
 from pipette_milp.schema.plan import Placement, Plan
 

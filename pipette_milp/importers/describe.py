@@ -9,9 +9,9 @@ import numpy as np
 from pipette_milp.importers.collective import CollectiveRun
 from pipette_milp.importers.facts import PairwiseBandwidth
 from pipette_milp.importers.huggingface import ImportedModel
-from pipette_milp.importers.megatron import MegatronRun
+from pipette_milp.importers.megatron_run import MegatronRun
 from pipette_milp.importers.mpigraph import MpiGraph
-from pipette_milp.importers.topology import Link, NodeTopology
+from pipette_milp.importers.node_topology import Link, NodeTopology
 
 
 def record_of(fact: Any) -> dict[str, Any]:

@@ -120,6 +120,36 @@ class Arguments:
         return int(argument.text)
 
 
+class ArgumentReader:
+    """Reads values for one purpose and gathers what is wrong with them, so that all of it can be told at
+    once."""
+
+    def __init__(self, arguments: Arguments, warnings: list[Problem]) -> None:
+        self.arguments = arguments
+        self.problems: list[Problem] = []
+        self.warnings = warnings
+
+    def refuse(self, name: str, message: str) -> None:
+        """Notes a problem at the place of an argument."""
+        self.problems.append(Problem(self.arguments.place(name), message))
+
+    def warn(self, name: str, message: str) -> None:
+        """Notes a warning at the place of an argument."""
+        self.warnings.append(Problem(self.arguments.place(name), message))
+
+    def whole(self, *names: str) -> int | None:
+        """The first of several whole-number arguments that is given."""
+        for name in names:
+            try:
+                value = self.arguments.whole(name)
+            except InputError as error:
+                self.problems += error.problems
+                return None
+            if value is not None:
+                return value
+        return None
+
+
 def read_arguments(words: Iterable[Word], source: str) -> Arguments:
     """Arguments of one command; ``--name value`` and ``--name=value``, underscores count as dashes.
 

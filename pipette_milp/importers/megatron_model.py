@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from pipette_milp.errors import InputError, Problem
-from pipette_milp.importers.megatron_flags import Arguments
+from pipette_milp.importers.megatron_flags import ArgumentReader, Arguments
 
 _POSITIONS = {
     "learned_absolute": "learned",
@@ -40,26 +40,7 @@ def model_fields(arguments: Arguments, warnings: list[Problem]) -> dict[str, Any
     return {name: value for name, value in fields.items() if value is not None}
 
 
-class _Model:
-    def __init__(self, arguments: Arguments, warnings: list[Problem]) -> None:
-        self.arguments = arguments
-        self.warnings = warnings
-        self.problems: list[Problem] = []
-
-    def whole(self, *names: str) -> int | None:
-        for name in names:
-            try:
-                value = self.arguments.whole(name)
-            except InputError as error:
-                self.problems += error.problems
-                return None
-            if value is not None:
-                return value
-        return None
-
-    def refuse(self, name: str, message: str) -> None:
-        self.problems.append(Problem(self.arguments.place(name), message))
-
+class _Model(ArgumentReader):
     def fields(self) -> dict[str, Any]:
         on, text = self.arguments.on, self.arguments.text
         hidden, heads = self.whole("hidden-size"), self.whole("num-attention-heads")

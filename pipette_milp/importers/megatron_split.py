@@ -174,3 +174,23 @@ def _chunks(flags: SplitFlags, per_rank: list[int], place: str) -> int:
 
 def _divisors(number: int) -> str:
     return ", ".join(str(value) for value in range(1, number + 1) if number % value == 0)
+
+
+def micro_batch_problem(pipeline: int, count: int, group: int | None = None) -> str | None:
+    """Why an interleaved schedule cannot run ``count`` micro-batches; None if it can.
+
+    Megatron-LM: pipeline <= group <= micro-batches, and a last group is full or at least one pipeline deep.
+    """
+    size = pipeline if group is None else group
+    if not pipeline <= size <= count:
+        return (
+            f"interleaving needs pipeline stages <= micro-batch group <= micro-batches, got {pipeline} <= "
+            f"{size} <= "
+            f"{count}: use a smaller micro-batch or less data parallelism, or no interleaving"
+        )
+    if count % size and count % size < pipeline:
+        return (
+            f"{count} micro-batches in groups of {size} leave {count % size}, fewer than the {pipeline} "
+            f"pipeline stages"
+        )
+    return None

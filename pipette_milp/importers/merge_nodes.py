@@ -9,7 +9,7 @@ from typing import Any
 
 from pipette_milp import presets
 from pipette_milp.errors import InputError, Problem
-from pipette_milp.importers.topology import NodeTopology
+from pipette_milp.importers.node_topology import NodeTopology
 from pipette_milp.units import GB, Dimension, parse_quantity
 
 # bytes/s of one NVLink in one direction, and of a PCIe x16 path of the same GPU generation, as NCCL counts

@@ -12,18 +12,15 @@ import ast
 import operator
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from pipette_milp.errors import InputError, Problem
+from pipette_milp.importers.shell_reader import ASSIGNMENT, NAME, Char, RawWord, ShellReader
 
-_NAME = re.compile(r"[A-Za-z_]\w*")
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 _OPENING = frozenset({"if", "case", "for", "while", "until", "select"})
 _CLOSING = frozenset({"fi", "esac", "done"})
 _TRANSPARENT = frozenset({"then", "do", "else", "elif", "{", "}", "!", "time"})
 _DECLARING = frozenset({"export", "local", "declare", "readonly", "typeset"})
 
-_Mark = str
 # A marked value inside a text: a character that no file holds (zero bytes are refused), around the reason.
 _MARK = "\x00"
 
@@ -42,29 +39,6 @@ class Word:
         return tuple(self.text.split(_MARK)[1::2])
 
 
-_Char = tuple[str, int, int]
-"""(character, line, column); the character of a mark is the whole mark."""
-
-
-@dataclass
-class _Raw:
-    """A word before expansion: literal characters and expressions, quoted or not."""
-
-    parts: list[tuple[str, list[_Char] | str, bool, int, int]] = field(default_factory=list)
-    """("text", characters, quoted, line, column) or ("expression", inside of ${...}, quoted, line, column)"""
-    line: int = 0
-    column: int = 0
-
-    def literal(self) -> str:
-        """Leading unquoted literal text: enough to recognise keywords and assignments."""
-        out = ""
-        for kind, content, quoted, _, _ in self.parts:
-            if kind != "text" or quoted or isinstance(content, str):
-                break
-            out += "".join(character for character, _, _ in content)
-        return out
-
-
 def commands(text: str, source: str, settings: Mapping[str, str] | None = None) -> list[list[Word]]:
     """Every simple command as its expanded words, in order; assignments take effect and are left out.
 
@@ -77,7 +51,7 @@ def commands(text: str, source: str, settings: Mapping[str, str] | None = None) 
     Raises:
         InputError: a quote, bracket or expansion that is never closed; with its place.
     """
-    reader = _Reader(text, source)
+    reader = ShellReader(text, source)
     interpreter = _Interpreter(dict(settings or {}))
     for command in reader.commands():
         interpreter.run(command)
@@ -87,208 +61,11 @@ def commands(text: str, source: str, settings: Mapping[str, str] | None = None) 
 def variables(text: str, source: str, settings: Mapping[str, str] | None = None) -> dict[str, list[Word]]:
     """Every variable a script ends with, split into words."""
     interpreter = _Interpreter(dict(settings or {}))
-    for command in _Reader(text, source).commands():
+    for command in ShellReader(text, source).commands():
         interpreter.run(command)
     return {
         name: [word for item in value for word in _split(item)] for name, value in interpreter.values.items()
     }
-
-
-class _Reader:
-    """Splits a text into commands of raw words."""
-
-    def __init__(self, text: str, source: str) -> None:
-        self.text = text
-        self.source = source
-        self.at = 0
-        self.line = 1
-        self.start_of_line = 0
-
-    def _error(self, message: str, line: int, column: int) -> InputError:
-        return InputError(Problem(f"{self.source}:{line}:{column}", message))
-
-    def _peek(self, ahead: int = 0) -> str:
-        position = self.at + ahead
-        return self.text[position] if position < len(self.text) else ""
-
-    def _next(self) -> _Char:
-        character = self.text[self.at]
-        place = (character, self.line, self.at - self.start_of_line + 1)
-        self.at += 1
-        if character == "\n":
-            self.line += 1
-            self.start_of_line = self.at
-        return place
-
-    def commands(self) -> list[list[_Raw | str]]:
-        """Each command: raw words, and "(" and ")" of array assignments and functions."""
-        found: list[list[_Raw | str]] = [[]]
-        while self.at < len(self.text):
-            character = self._peek()
-            if character in " \t\r":
-                self._next()
-            elif character == "\\" and self._peek(1) == "\n":
-                self._next()
-                self._next()
-            elif character == "\\" and self._peek(1) == "\r" and self._peek(2) == "\n":
-                for _ in range(3):
-                    self._next()
-            elif character == "#":
-                while self.at < len(self.text) and self._peek() != "\n":
-                    self._next()
-            elif character in "\n;&|":
-                self._next()
-                found.append([])
-            elif character in "()":
-                self._next()
-                found[-1].append(character)
-                if character == "(" and self._is_array(found[-1]):
-                    self._array(found[-1])
-                else:
-                    found.append([])
-            elif character in "<>":
-                self._redirection()
-            else:
-                word = self._word()
-                # "2" of "2>&1" names a file descriptor, it is no word.
-                if not (self._peek() in ("<", ">") and word.literal().isdigit()):
-                    found[-1].append(word)
-        return [command for command in found if command]
-
-    @staticmethod
-    def _is_array(command: list[_Raw | str]) -> bool:
-        previous = command[-2] if len(command) > 1 else None
-        return isinstance(previous, _Raw) and bool(_ASSIGNMENT.fullmatch(previous.literal()))
-
-    def _array(self, command: list[_Raw | str]) -> None:
-        line, column = self.line, self.at - self.start_of_line
-        while True:
-            character = self._peek()
-            if not character:
-                raise self._error("this bracket is never closed", line, max(column, 1))
-            if character == ")":
-                self._next()
-                command.append(")")
-                return
-            if character in " \t\r\n" or (character == "\\" and self._peek(1) in ("\n", "\r")):
-                self._next()
-            elif character == "#":
-                while self.at < len(self.text) and self._peek() != "\n":
-                    self._next()
-            elif character in ";&|<>(":
-                self._next()
-            else:
-                command.append(self._word())
-
-    def _redirection(self) -> None:
-        while self._peek() in ("<", ">", "&"):
-            self._next()
-        while self._peek() in (" ", "\t"):
-            self._next()
-        while self._peek() and self._peek() not in " \t\r\n;|":
-            self._next()
-
-    def _word(self) -> _Raw:
-        word = _Raw(line=self.line, column=self.at - self.start_of_line + 1)
-        while self.at < len(self.text):
-            character = self._peek()
-            if character in " \t\r\n;|()<>" or (character == "&"):
-                break
-            if character == "\\":
-                self._escape(word)
-            elif character == "'":
-                self._single_quoted(word)
-            elif character == '"':
-                self._double_quoted(word)
-            elif character == "$" or character == "`":
-                self._expansion(word, quoted=False)
-            else:
-                word.parts.append(("text", [self._next()], False, word.line, word.column))
-        return word
-
-    def _escape(self, word: _Raw) -> None:
-        self._next()
-        if self._peek() == "\r" and self._peek(1) == "\n":
-            self._next()
-        if self._peek() == "\n":
-            self._next()
-        elif self._peek():
-            word.parts.append(("text", [self._next()], True, self.line, 0))
-
-    def _single_quoted(self, word: _Raw) -> None:
-        _, line, column = self._next()
-        characters: list[_Char] = []
-        while self._peek() != "'":
-            if not self._peek():
-                raise self._error("this quote is never closed", line, column)
-            characters.append(self._next())
-        self._next()
-        word.parts.append(("text", characters, True, line, column))
-
-    def _double_quoted(self, word: _Raw) -> None:
-        _, line, column = self._next()
-        characters: list[_Char] = []
-        while self._peek() != '"':
-            character = self._peek()
-            if not character:
-                raise self._error("this quote is never closed", line, column)
-            if character == "\\" and self._peek(1) in ("\n", '"', "\\", "$", "`", "\r"):
-                self._next()
-                if self._peek() == "\r":
-                    self._next()
-                skipped = self._next()
-                if skipped[0] != "\n":
-                    characters.append(skipped)
-            elif character in "$`":
-                word.parts.append(("text", characters, True, line, column))
-                characters = []
-                self._expansion(word, quoted=True)
-            else:
-                characters.append(self._next())
-        self._next()
-        word.parts.append(("text", characters, True, line, column))
-
-    def _expansion(self, word: _Raw, quoted: bool) -> None:
-        opening, line, column = self._next()
-        if opening == "`":
-            inside = self._until("`", line, column)
-            word.parts.append(("expression", f"`{inside}", quoted, line, column))
-            return
-        character = self._peek()
-        if character == "{":
-            self._next()
-            word.parts.append(("expression", self._balanced("{", "}", line, column), quoted, line, column))
-        elif character == "(":
-            self._next()
-            inside = self._balanced("(", ")", line, column)
-            word.parts.append(("expression", f"({inside}", quoted, line, column))
-        elif character and (character.isalnum() or character in "_@*#?$!-"):
-            match = _NAME.match(self.text, self.at)
-            length = len(match[0]) if match else 1
-            name = "".join(self._next()[0] for _ in range(length))
-            word.parts.append(("expression", name, quoted, line, column))
-        else:
-            word.parts.append(("text", [(opening, line, column)], quoted, line, column))
-
-    def _until(self, end: str, line: int, column: int) -> str:
-        out = ""
-        while self._peek() != end:
-            if not self._peek():
-                raise self._error("this expansion is never closed", line, column)
-            out += self._next()[0]
-        self._next()
-        return out
-
-    def _balanced(self, opening: str, closing: str, line: int, column: int) -> str:
-        depth, out = 1, ""
-        while True:
-            if not self._peek():
-                raise self._error("this expansion is never closed", line, column)
-            character = self._next()[0]
-            depth += (character == opening) - (character == closing)
-            if depth == 0:
-                return out
-            out += character
 
 
 class _Interpreter:
@@ -296,15 +73,15 @@ class _Interpreter:
 
     def __init__(self, settings: dict[str, str]) -> None:
         self.settings = settings
-        self.values: dict[str, list[list[_Char]]] = {}
+        self.values: dict[str, list[list[Char]]] = {}
         self.depth = 0
         self.commands: list[list[Word]] = []
 
-    def run(self, command: list[_Raw | str]) -> None:
+    def run(self, command: list[RawWord | str]) -> None:
         words = list(command)
         while words:
             first = words[0]
-            if not isinstance(first, _Raw):
+            if not isinstance(first, RawWord):
                 words.pop(0)
                 continue
             keyword = first.literal()
@@ -316,25 +93,27 @@ class _Interpreter:
                 words.pop(0)
             elif keyword in _TRANSPARENT or keyword in _DECLARING or keyword.endswith(")"):
                 words.pop(0)
-            elif _ASSIGNMENT.match(keyword):
+            elif ASSIGNMENT.match(keyword):
                 words = self._assign(words)
             else:
                 break
         if words:
-            expanded = [item for raw in words if isinstance(raw, _Raw) for item in self._expand(raw)]
+            expanded = [item for raw in words if isinstance(raw, RawWord) for item in self._expand(raw)]
             self.commands.append([word for characters in expanded if (word := _word(characters)) is not None])
 
-    def _assign(self, words: list[_Raw | str]) -> list[_Raw | str]:
+    def _assign(self, words: list[RawWord | str]) -> list[RawWord | str]:
         raw = words[0]
-        if not isinstance(raw, _Raw):
+        if not isinstance(raw, RawWord):
             return words[1:]
-        match = _ASSIGNMENT.match(raw.literal())
+        match = ASSIGNMENT.match(raw.literal())
         if match is None:
             return words[1:]
         name, append = match[1], bool(match[2])
         if len(words) > 1 and words[1] == "(":
             end = words.index(")") if ")" in words else len(words)
-            items = [item for part in words[2:end] if isinstance(part, _Raw) for item in self._expand(part)]
+            items = [
+                item for part in words[2:end] if isinstance(part, RawWord) for item in self._expand(part)
+            ]
             rest = words[end + 1 :]
         else:
             items = [self._joined(_without_prefix(raw, len(match[0])))]
@@ -353,7 +132,7 @@ class _Interpreter:
         self.values[name] = items
         return rest
 
-    def _conditional(self, name: str, items: list[list[_Char]], append: bool) -> list[list[_Char]]:
+    def _conditional(self, name: str, items: list[list[Char]], append: bool) -> list[list[Char]]:
         """A value set in a branch: kept when it is what the variable has anyway, else marked."""
         old = self.values.get(name)
         if (
@@ -368,9 +147,9 @@ class _Interpreter:
             return [*old, [(mark, line, column)]]
         return [[(mark, line, column)]]
 
-    def _joined(self, raw: _Raw) -> list[_Char]:
+    def _joined(self, raw: RawWord) -> list[Char]:
         """The word as one text: what an assignment stores."""
-        out: list[_Char] = []
+        out: list[Char] = []
         for kind, content, quoted, line, column in raw.parts:
             if kind == "text" and not isinstance(content, str):
                 out += content
@@ -383,9 +162,9 @@ class _Interpreter:
             del quoted
         return out
 
-    def _expand(self, raw: _Raw) -> list[list[_Char]]:
+    def _expand(self, raw: RawWord) -> list[list[Char]]:
         """The words that a raw word becomes."""
-        fields: list[list[_Char]] = [[]]
+        fields: list[list[Char]] = [[]]
         for kind, content, quoted, line, column in raw.parts:
             if kind == "text" and not isinstance(content, str):
                 fields[-1] += content
@@ -401,14 +180,14 @@ class _Interpreter:
                 fields[-1] += value
         return [item for item in fields if item]
 
-    def _value(self, expression: str, line: int, column: int) -> list[list[_Char]]:
-        def marked(name: str) -> list[list[_Char]]:
+    def _value(self, expression: str, line: int, column: int) -> list[list[Char]]:
+        def marked(name: str) -> list[list[Char]]:
             return [[(f"{_MARK}{name}{_MARK}", line, column)]]
 
         if expression.startswith("(("):
             inside = self._replace(expression[2:].removesuffix(")"))
             # Inside arithmetic a name stands for its value without a dollar sign.
-            inside = _NAME.sub(lambda match: self._replace(f"${match[0]}"), inside)
+            inside = NAME.sub(lambda match: self._replace(f"${match[0]}"), inside)
             number = _arithmetic(inside)
             if number is None:
                 reasons = inside.split(_MARK)[1::2]
@@ -442,7 +221,7 @@ class _Interpreter:
         return text.strip('"').strip("'")
 
 
-def _without_prefix(raw: _Raw, length: int) -> _Raw:
+def _without_prefix(raw: RawWord, length: int) -> RawWord:
     parts = list(raw.parts)
     removed = 0
     while removed < length:
@@ -451,14 +230,14 @@ def _without_prefix(raw: _Raw, length: int) -> _Raw:
             break
         removed += len(content)
     del kind, quoted, line, column
-    return _Raw(parts, raw.line, raw.column)
+    return RawWord(parts, raw.line, raw.column)
 
 
-def _plain(item: list[_Char]) -> str:
+def _plain(item: list[Char]) -> str:
     return "".join(character for character, _, _ in item)
 
 
-def _plain_all(value: list[list[_Char]]) -> bool:
+def _plain_all(value: list[list[Char]]) -> bool:
     return any(_plain(item) for item in value)
 
 
@@ -474,8 +253,8 @@ def _marked_characters(text: str) -> list[str]:
     return out
 
 
-def _split_characters(value: list[_Char]) -> list[list[_Char]]:
-    found: list[list[_Char]] = [[]]
+def _split_characters(value: list[Char]) -> list[list[Char]]:
+    found: list[list[Char]] = [[]]
     for item in value:
         if item[0] in " \t\r\n":
             if found[-1]:
@@ -485,11 +264,11 @@ def _split_characters(value: list[_Char]) -> list[list[_Char]]:
     return [item for item in found if item]
 
 
-def _split(value: list[_Char]) -> list[Word]:
+def _split(value: list[Char]) -> list[Word]:
     return [word for item in _split_characters(value) if (word := _word(item)) is not None]
 
 
-def _word(characters: list[_Char]) -> Word | None:
+def _word(characters: list[Char]) -> Word | None:
     if not characters:
         return None
     return Word(_plain(characters), characters[0][1], characters[0][2])

@@ -22,9 +22,9 @@ from pipette_milp.importers.collective import CollectiveRun
 from pipette_milp.importers.diagnose import diagnose
 from pipette_milp.importers.facts import PairwiseBandwidth
 from pipette_milp.importers.huggingface import ImportedModel
-from pipette_milp.importers.megatron import MegatronRun
+from pipette_milp.importers.megatron_run import MegatronRun
 from pipette_milp.importers.mpigraph import MpiGraph
-from pipette_milp.importers.topology import NodeTopology
+from pipette_milp.importers.node_topology import NodeTopology
 from tests.importer_samples import KIND_OF_SAMPLE, sample
 
 QUICK = 250

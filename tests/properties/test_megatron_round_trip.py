@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pipette_milp.exporters.megatron import megatron_arguments
 from pipette_milp.exporters.megatron_split import split_arguments
 from pipette_milp.importers import megatron
-from pipette_milp.importers.megatron import micro_batch_problem
+from pipette_milp.importers.megatron_split import micro_batch_problem
 from pipette_milp.schema.plan import Configuration, Overlap, Placement, Plan
 from tests.launch_cases import configuration, instance
 

@@ -20,9 +20,10 @@ from pipette_milp.importers.matrix_table import parse as parse_matrix
 from pipette_milp.importers.megatron import parse as parse_megatron
 from pipette_milp.importers.megatron_model import padded_vocabulary
 from pipette_milp.importers.megatron_split import SplitFlags, split_of
-from pipette_milp.importers.merge import ClusterOptions, merge_cluster
+from pipette_milp.importers.merge import merge_cluster
+from pipette_milp.importers.merge_options import ClusterOptions
 from pipette_milp.importers.mpigraph import MpiGraph
-from pipette_milp.importers.topology import Link, NodeTopology
+from pipette_milp.importers.node_topology import Link, NodeTopology
 from pipette_milp.schema.model import ModelSection
 from pipette_milp.transformer import Transformer
 from pipette_milp.units import GB, MIB

@@ -6,10 +6,10 @@ import pytest
 
 from pipette_milp.errors import InputError
 from pipette_milp.importers import megatron
-from pipette_milp.importers.megatron import MegatronRun, micro_batch_problem
 from pipette_milp.importers.megatron_layout import format_layout, parse_layout
 from pipette_milp.importers.megatron_model import padded_vocabulary
-from pipette_milp.importers.megatron_split import SplitFlags, split_of
+from pipette_milp.importers.megatron_run import MegatronRun
+from pipette_milp.importers.megatron_split import SplitFlags, micro_batch_problem, split_of
 from tests.importer_samples import sample
 
 SHAPE = "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 2048 --vocab-size 50257"

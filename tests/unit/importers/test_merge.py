@@ -8,8 +8,9 @@ import pytest
 from pipette_milp.errors import InputError
 from pipette_milp.importers import registry
 from pipette_milp.importers.assemble import Assembled, AssembleOptions, Found, assemble
-from pipette_milp.importers.merge import ClusterImport, ClusterOptions, merge_cluster
+from pipette_milp.importers.merge import ClusterImport, merge_cluster
 from pipette_milp.importers.merge_nodes import gpu_preset_of_device
+from pipette_milp.importers.merge_options import ClusterOptions
 from pipette_milp.schema.instance import parse_instance
 from pipette_milp.units import MIB
 from tests.importer_samples import KIND_OF_SAMPLE, sample

@@ -4,7 +4,7 @@ import pytest
 
 from pipette_milp.errors import InputError
 from pipette_milp.importers import topology
-from pipette_milp.importers.topology import Link
+from pipette_milp.importers.node_topology import Link
 from tests.importer_samples import sample
 
 SWITCH = "topology/a100_nvswitch.topo.txt"
