@@ -8,6 +8,8 @@ hold for every layer split and placement; the split used for tracing only decide
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from pipette_milp.cost.tables import Array, CostTables
@@ -17,6 +19,8 @@ from pipette_milp.simulator import EventGraph, PathCounts, event_graph, path_cou
 
 SLOW_HOP_FACTOR = 30.0
 """How much slower the hops of an interval are in its second run (bounds, section S1)."""
+MANY_STAGES = 17
+"""From here on only intervals of 1, 2, 4, ... boundaries: all of them would be V**3 / 2 long paths."""
 
 
 def graph_of(tables: CostTables) -> EventGraph:
@@ -31,13 +35,21 @@ def graph_of(tables: CostTables) -> EventGraph:
     )
 
 
+def first_cuts(tables: CostTables, family: int = 0) -> list[PathCut]:
+    """The cuts of a pipeline without communication, one for each end stage: cheap to find."""
+    return _traced(tables, family, np.zeros((1, tables.num_virtual_stages - 1)))
+
+
 def interval_cuts(tables: CostTables, family: int = 0) -> list[PathCut]:
     """Distinct cuts of all intervals and end stages, about V(V-1)/2 for each end stage."""
+    return _traced(tables, family, _hop_cases(tables.num_virtual_stages - 1, _mean_hop_s(tables)))
+
+
+def _traced(tables: CostTables, family: int, hops: Array) -> list[PathCut]:
+    """Distinct cuts of all end stages for hops [cases, V-1] in either direction."""
     graph = graph_of(tables)
     layers = np.array(tables.configuration.layers_per_stage)
-    boundaries = tables.num_virtual_stages - 1
-    hops = _hop_cases(boundaries, _mean_hop_s(tables))
-    cases = len(hops)
+    cases, boundaries = hops.shape
 
     def repeated(per_layer_s: float, extra_s: Array) -> Array:
         return np.broadcast_to(per_layer_s * layers + extra_s, (cases, boundaries + 1))
@@ -82,8 +94,11 @@ def path_cut(counts: PathCounts, index: tuple[int, ...], family: int, end_stage:
 def _hop_cases(boundaries: int, hop_s: float) -> Array:
     """[cases, V-1]: no communication, then every interval at one and at thirty mean hops."""
     cases = [np.zeros(boundaries)]
+    lengths: Iterable[int] = range(1, boundaries + 1)
+    if boundaries >= MANY_STAGES:
+        lengths = [2**power for power in range(boundaries.bit_length())]
     for first in range(boundaries):
-        for beyond in range(first + 1, boundaries + 1):
+        for beyond in (first + length for length in lengths if first + length <= boundaries):
             for factor in (1.0, SLOW_HOP_FACTOR):
                 case = np.zeros(boundaries)
                 case[first:beyond] = factor * hop_s

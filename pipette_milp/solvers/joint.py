@@ -19,10 +19,11 @@ from typing import Literal
 from pipette_milp.cost.tables import CostTables
 from pipette_milp.errors import SolverError
 from pipette_milp.formulations.coefficients import Family
+from pipette_milp.formulations.cuts import PathCut
 from pipette_milp.formulations.problem import JointProblem, ModelPlan
 from pipette_milp.formulations.reduction import family_bound_s, placeable
 from pipette_milp.solvers.cut_loop import CutPool, Judged, first_plan, judge, model_objective_s, separate
-from pipette_milp.solvers.interval_cuts import interval_cuts
+from pipette_milp.solvers.interval_cuts import first_cuts, interval_cuts
 from pipette_milp.solvers.solver_call import Backend, Progress, SolveOptions, SolveReport, solve
 from pipette_milp.solvers.subprocess_solve import SolverProcess
 
@@ -184,6 +185,8 @@ class _Search:
     best_s: float | None = None
     claimed_s: float | None = None
     recomputed_s: float | None = None
+    started_families: set[int] = field(default_factory=set)
+    """Those that have their interval cuts."""
     proven_s: float = 0.0
     """Largest lower bound so far, with its safety margin."""
     started: float = field(default_factory=time.monotonic)
@@ -206,7 +209,7 @@ class _Search:
     # preparation
 
     def _prepare(self, incumbent: ModelPlan | None) -> Status | None:
-        """Interval cuts, bounds and a first incumbent."""
+        """A bound for every family and a first incumbent."""
         if incumbent is not None:
             self._offer(judge(self.families[incumbent.family], incumbent))
         for index, tables in enumerate(self.families):
@@ -217,15 +220,18 @@ class _Search:
             if not placeable(Family(tables)):
                 self.bounds_s[index] = math.inf
                 continue
-            cuts = interval_cuts(tables, index)
-            self.cuts.add(cuts)
-            own_s = self.scales[index] * family_bound_s(Family(tables), cuts)
-            self.bounds_s[index] = max(self.bounds_s[index], own_s)
+            self._add_cuts(index, first_cuts(tables, index))
             first = first_plan(tables, index)
             if first is not None:
                 self._offer(judge(tables, first))
         self._report_bound()
         return None
+
+    def _add_cuts(self, family: int, cuts: list[PathCut]) -> None:
+        """Start cuts of a family, and what they say about it with every link at its best."""
+        self.cuts.add(cuts)
+        own_s = self.scales[family] * family_bound_s(Family(self.families[family]), cuts)
+        self.bounds_s[family] = max(self.bounds_s[family], own_s)
 
     def _time_left(self) -> float:
         return self.options.time_limit_s - (time.monotonic() - self.started)
@@ -260,19 +266,35 @@ class _Search:
         return sorted(below, key=lambda family: self.bounds_s[family])
 
     def _choose(self) -> list[int]:
-        """As many open families as one model bears; at least one that can be solved at all."""
-        chosen: list[int] = []
-        total = 0
-        for family in self._open():
-            arcs = arc_count(self.families[family])
-            if total + arcs <= MAX_ARCS:
-                chosen.append(family)
-                total += arcs
-        return sorted(chosen)
+        """Open families, cheapest bound first, as many as one model bears.
+
+        Families get their interval cuts when they are first chosen; those that the cuts close are
+        left out.
+        """
+        while True:
+            chosen: list[int] = []
+            total = 0
+            for family in self._open():
+                arcs = arc_count(self.families[family])
+                if total + arcs <= MAX_ARCS:
+                    chosen.append(family)
+                    total += arcs
+            new = [family for family in chosen if family not in self.started_families]
+            for family in new:
+                if self.stop() or self._time_left() <= 0:
+                    return []
+                self._add_cuts(family, interval_cuts(self.families[family], family))
+                self.started_families.add(family)
+            self._report_bound()
+            if not new:
+                return sorted(chosen)
 
     def _round(self, child: SolverProcess | None) -> Status | None:
         active = self._choose()
         if not active:
+            ended = self._why_stop(None)
+            if ended is not None:
+                return ended
             self.messages.append(
                 f"models of more than {MAX_ARCS} arcs are not built; bounds are the families' own"
             )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from pipette_milp.errors import SolverError
 from pipette_milp.formulations import cpsat
 from pipette_milp.formulations.problem import JointProblem
@@ -18,14 +20,18 @@ def solve_cpsat(problem: JointProblem, options: SolveOptions, listener: Listener
     """
     from ortools.sat.python import cp_model
 
+    began = time.monotonic()
     built = cpsat.build(problem)
     solver = cp_model.CpSolver()
     parameters = solver.parameters
-    parameters.max_time_in_seconds = options.time_limit_s
+    parameters.max_time_in_seconds = max(0.0, options.time_limit_s - (time.monotonic() - began))
     parameters.num_workers = options.threads
     parameters.random_seed = options.seed
     parameters.relative_gap_limit = options.gap
     parameters.absolute_gap_limit = 0.0
+    parameters.linearization_level = (
+        2  # path cuts are sums: without the relaxation the bound stays at the start
+    )
 
     class OnPlan(cp_model.CpSolverSolutionCallback):
         def on_solution_callback(self) -> None:

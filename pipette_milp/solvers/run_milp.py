@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
+from dataclasses import replace
 from typing import Any
 
 from pipette_milp.errors import SolverError
@@ -32,7 +34,9 @@ def solve_milp(problem: JointProblem, options: SolveOptions, listener: Listener)
     SolverError
         No such solver here, or an answer that is no plan.
     """
+    began = time.monotonic()
     built = milp.build(problem)
+    options = replace(options, time_limit_s=max(0.0, options.time_limit_s - (time.monotonic() - began)))
     if options.solver_name in HIGHS_NAMES:
         return _highs(built, options, listener)
     return _pyomo(built, str(options.solver_name), options)

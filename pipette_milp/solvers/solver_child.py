@@ -12,7 +12,7 @@ import threading
 from typing import BinaryIO
 
 from pipette_milp.solvers.solver_call import solve
-from pipette_milp.solvers.subprocess_solve import read_frame, write_frame
+from pipette_milp.solvers.subprocess_solve import READY, read_frame, write_frame
 
 
 def main() -> None:
@@ -27,6 +27,7 @@ def main() -> None:
 
     requests = _requests(sys.stdin.buffer)
     while True:
+        send(READY)
         problem, options = requests.get()
         send(solve(problem, options, send))
 

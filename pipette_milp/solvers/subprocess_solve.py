@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from types import TracebackType
 from typing import IO, Any
 
@@ -25,6 +26,8 @@ from pipette_milp.solvers.solver_call import Listener, Progress, SolveOptions, S
 HEADER = struct.Struct(">Q")
 POLL_S = 0.05
 """How often a waiting call looks at deadline and stop request."""
+READY = "ready"
+"""What the child sends when it has started and after each report: the next request may come."""
 GRACE_S = 0.5
 """What a solver gets beyond its time limit to end by itself."""
 
@@ -89,13 +92,16 @@ class SolverProcess:
         deadline = time.monotonic() + options.time_limit_s + GRACE_S
         latest = _Latest(listener)
         try:
-            write_frame(self._start(), (problem, options))
+            requests = self._start()
             while True:
                 message = self._receive(deadline, stop)
                 if message is None:
                     self.kill()
                     return latest.report("ended before it was done")
-                if isinstance(message, Progress):
+                if message == READY:
+                    left_s = max(0.0, deadline - GRACE_S - time.monotonic())
+                    write_frame(requests, (problem, replace(options, time_limit_s=left_s)))
+                elif isinstance(message, Progress):
                     latest.update(message)
                 elif isinstance(message, SolveReport):
                     return message
@@ -176,5 +182,5 @@ def _pump(stream: IO[bytes], messages: queue.SimpleQueue[Any]) -> None:
     try:
         while True:
             messages.put(read_frame(stream))
-    except (EOFError, OSError, ValueError, pickle.UnpicklingError) as error:
+    except Exception as error:  # a child that dies can leave any broken frame behind
         messages.put(error)

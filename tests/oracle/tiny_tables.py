@@ -83,7 +83,7 @@ def random_tables(rng: np.random.Generator, shape: tuple | None = None) -> CostT
     memory_layer = np.tile(rng.uniform(1.0, 2.0, pipeline), virtual)
     memory_extra = rng.uniform(0.0, 2.0, pipeline)
     even_share = -(-layers // pipeline)
-    usable = float((memory_layer[:pipeline] * even_share + memory_extra).max() * rng.choice([1.0, 1.15, 9.0]))
+    usable = float((memory_layer[:pipeline] * even_share + memory_extra).max() * rng.choice([0.85, 1.0, 1.0, 1.15, 9.0]))
     low = 0 if virtual == 1 and rng.random() < 0.2 else 1
     embedding = pipeline > 1 and rng.random() < 0.5
     node_step, local_step = (14e-5, 3e-5) if rng.random() < 0.7 else (3e-5, 14e-5)
