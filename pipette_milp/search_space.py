@@ -15,6 +15,13 @@ import numpy as np
 
 from pipette_milp.cost.build import CostModel
 from pipette_milp.cost.tables import CostTables
+from pipette_milp.legality import (
+    data_refusal,
+    micro_batch_refusal,
+    sequence_parallel_refusal,
+    stage_count_refusal,
+    tensor_refusal,
+)
 from pipette_milp.schedules import get_schedule
 from pipette_milp.schema.plan import Configuration, Overlap, split_stages
 from pipette_milp.units import Dimension, format_quantity
@@ -56,6 +63,8 @@ def _configurations(costs: CostModel, refusals: list[Refusal]) -> Iterator[Confi
     search = instance.search
     for tensor in _allowed(search.tensor, search.fix.tensor, range(1, _largest_node(costs) + 1)):
         reason = tensor_refusal(costs, tensor)
+        if reason is None and all(instance.training.sequence_parallel):
+            reason = sequence_parallel_refusal(costs, tensor)
         if reason:
             refusals.append(Refusal({"tensor": tensor}, reason))
             continue
@@ -70,18 +79,15 @@ def _with_batch(
 ) -> Iterator[Configuration]:
     search = costs.instance.search
     degrees = {"tensor": tensor, "pipeline": pipeline, "data": data}
-    if batch % data:
-        refusals.append(Refusal(degrees, f"global batch {batch} is no multiple of the data degree {data}"))
+    reason = data_refusal(batch, data)
+    if reason:
+        refusals.append(Refusal(degrees, reason))
         return
     per_replica = batch // data
     for micro_batch in _allowed(search.micro_batch, search.fix.micro_batch, _divisors(per_replica)):
-        if per_replica % micro_batch:
-            refusals.append(
-                Refusal(
-                    {**degrees, "micro_batch": micro_batch},
-                    f"{per_replica} sequences per replica are no multiple of micro-batch {micro_batch}",
-                )
-            )
+        reason = micro_batch_refusal(per_replica, micro_batch)
+        if reason:
+            refusals.append(Refusal({**degrees, "micro_batch": micro_batch}, reason))
             continue
         for schedule, virtual in _schedules(costs, pipeline):
             yield from _with_schedule(
@@ -94,7 +100,7 @@ def _with_batch(
 
 
 def _with_schedule(
-    costs: CostModel, degrees: dict[str, int], name: str, virtual: int, refusals: list[Refusal]
+    costs: CostModel, degrees: dict[str, Any], name: str, virtual: int, refusals: list[Refusal]
 ) -> Iterator[Configuration]:
     training = costs.instance.training
     schedule = get_schedule(name)
@@ -102,17 +108,23 @@ def _with_schedule(
     layers = costs.instance.search.layers_per_stage or default_split(costs, pipeline * virtual)
     for transfers in training.transfers_for(name):
         reason = None
-        if pipeline * virtual > costs.instance.model.layers and costs.instance.search.layers_per_stage is None:
-            reason = f"{costs.instance.model.layers} layers cannot fill {pipeline * virtual} stages"
+        if costs.instance.search.layers_per_stage is None:
+            reason = stage_count_refusal(costs, pipeline * virtual)
         elif len(layers) != pipeline * virtual:
             reason = f"the fixed split has {len(layers)} stages, not {pipeline * virtual}"
-        reason = reason or schedule.legality(pipeline, virtual, degrees["num_micro_batches"], transfers, layers)
+        reason = reason or schedule.legality(
+            pipeline, virtual, degrees["num_micro_batches"], transfers, layers
+        )
         if reason:
             refusals.append(Refusal({**degrees, "schedule": name, "virtual_stages": virtual}, reason))
             continue
         for sequence_parallel in training.sequence_parallel:
             if sequence_parallel and degrees["tensor"] == 1 and False in training.sequence_parallel:
                 continue  # the same plan as without
+            reason = sequence_parallel_refusal(costs, degrees["tensor"]) if sequence_parallel else None
+            if reason:
+                refusals.append(Refusal({**degrees, "sequence_parallel": True}, reason))
+                continue
             for sharding in training.data_sharding:
                 if sharding != "none" and degrees["data"] == 1 and "none" in training.data_sharding:
                     continue  # the same plan as without
@@ -131,18 +143,18 @@ def _with_schedule(
                     )
 
 
-def _grids(
-    costs: CostModel, tensor: int, cells: int, refusals: list[Refusal]
-) -> Iterator[tuple[int, int]]:
+def _grids(costs: CostModel, tensor: int, cells: int, refusals: list[Refusal]) -> Iterator[tuple[int, int]]:
     """Pipeline and data degrees that use all cells, or fewer where the instance allows it."""
     search, cluster = costs.instance.search, costs.cluster
-    stages = _allowed(search.pipeline, search.fix.pipeline, range(1, min(cells, costs.instance.model.layers) + 1))
+    stages = _allowed(
+        search.pipeline, search.fix.pipeline, range(1, min(cells, costs.instance.model.layers) + 1)
+    )
     if search.use_all_gpus and cells * tensor != cluster.num_gpus:
         refusals.append(
             Refusal(
                 {"tensor": tensor},
-                f"groups of {tensor} leave {cluster.num_gpus - cells * tensor} of {cluster.num_gpus} GPUs idle; "
-                "search.use_all_gpus = false allows it",
+                f"groups of {tensor} leave {cluster.num_gpus - cells * tensor} of {cluster.num_gpus} GPUs "
+                "idle; search.use_all_gpus = false allows it",
             )
         )
         return
@@ -188,25 +200,6 @@ def _default_schedules(costs: CostModel) -> tuple[str, ...]:
     virtual = costs.instance.search.virtual_stages
     names = ("1f1b",) if 1 in virtual else ()
     return (*names, "interleaved") if max(virtual) > 1 else names
-
-
-def tensor_refusal(costs: CostModel, tensor: int) -> str | None:
-    """Why a tensor degree is illegal, or None. Megatron-LM's rules (formats, section 1.2)."""
-    model = costs.instance.model
-    largest = _largest_node(costs)
-    if tensor > largest:
-        return f"tensor degree {tensor} exceeds the {largest} GPUs of a node (aligned groups stay inside one)"
-    if model.attention_heads % tensor:
-        return f"{model.attention_heads} heads are no multiple of tensor degree {tensor}"
-    if tensor <= model.kv_heads and model.kv_heads % tensor:
-        return f"{model.kv_heads} key/value heads are no multiple of tensor degree {tensor}"
-    if tensor > model.kv_heads and tensor % model.kv_heads:
-        return f"tensor degree {tensor} is no multiple of the {model.kv_heads} key/value heads"
-    if model.ffn_hidden_size % tensor:
-        return f"MLP width {model.ffn_hidden_size} is no multiple of tensor degree {tensor}"
-    if all(costs.instance.training.sequence_parallel) and model.sequence_length % tensor:
-        return f"sequence length {model.sequence_length} is no multiple of tensor degree {tensor}"
-    return None
 
 
 def memory_refusal(costs: CostModel, tables: CostTables) -> Refusal | None:
@@ -264,9 +257,7 @@ def _largest_node(costs: CostModel) -> int:
     return int(costs.cluster.gpus_per_node.max())
 
 
-def _allowed(
-    listed: Iterable[int] | None, fixed: int | None, default: Iterable[int]
-) -> list[int]:
+def _allowed(listed: Iterable[int] | None, fixed: int | None, default: Iterable[int]) -> list[int]:
     if fixed is not None:
         return [fixed]
     return sorted(set(listed)) if listed is not None else list(default)
@@ -288,4 +279,6 @@ def blocking_reason(space: SearchSpace) -> str:
         degrees = ", ".join(f"{key} {value}" for key, value in nearest.degrees.items())
         return f"infeasible: {nearest.reason}. Nearest configuration: {degrees}"
     reasons = list(dict.fromkeys(refusal.reason for refusal in space.refusals))
-    return "infeasible: " + ("; ".join(reasons[:8]) if reasons else "no configuration matches the search limits")
+    return "infeasible: " + (
+        "; ".join(reasons[:8]) if reasons else "no configuration matches the search limits"
+    )

@@ -14,7 +14,7 @@ GROUPS = (
     ("errors", "units", "arrays", "accelerate"),
     ("schema", "presets"),
     ("cluster", "transformer", "plans", "importers", "init"),
-    ("schedules", "cost", "search_space", "partial_configuration"),
+    ("schedules", "cost", "legality", "search_space", "partial_configuration"),
     ("simulator", "assessment", "estimate"),
     ("formulations", "solvers", "baselines", "calibration", "certificates", "verify"),
     ("exporters", "plots", "report", "experiments", "measure", "cli"),

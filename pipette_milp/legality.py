@@ -1,0 +1,163 @@
+"""Rules that a configuration must keep, one function per rule, each saying what breaks it.
+
+The search asks them branch by branch, `check_legal` all at once for a configuration that somebody wrote.
+They are those of the instance's framework (formats, sections 1.2 and 1.3) and of the schedule. Limits of
+``search`` are none of them: they say what to look for, not what is possible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pipette_milp.cost.build import CostModel
+from pipette_milp.errors import IllegalConfigurationError, Problem
+from pipette_milp.schedules import get_schedule
+from pipette_milp.schema.plan import Configuration, split_stages
+
+GRADIENTS_OF_PRECISION = {
+    "fp32": ("fp32",),
+    "tf32": ("fp32",),
+    "fp16": ("fp16", "fp32"),
+    "bf16": ("bf16", "fp32"),
+}
+"""Gradient types that go with a training precision."""
+
+
+def check_legal(costs: CostModel, configuration: Configuration) -> None:
+    """Refuse a configuration that breaks a rule. Memory is none: a legal plan may not fit.
+
+    Raises:
+        IllegalConfigurationError: every rule that is broken, each at its field.
+    """
+    problems = list(illegalities(costs, configuration))
+    if problems:
+        raise IllegalConfigurationError(problems)
+
+
+def illegalities(costs: CostModel, configuration: Configuration) -> Iterator[Problem]:
+    """Every rule that a configuration breaks on this instance."""
+    tensor, training = configuration.tensor, costs.instance.training
+    if configuration.context > 1:
+        yield Problem("context", "not supported yet: context parallelism")
+    if configuration.data_sharding in ("gradients", "parameters"):
+        yield Problem("data_sharding", f"not supported yet: sharded {configuration.data_sharding}")
+    accepted = GRADIENTS_OF_PRECISION[training.precision]
+    if configuration.gradient_dtype not in accepted:
+        yield Problem(
+            "gradient_dtype",
+            f"{configuration.gradient_dtype} gradients do not go with {training.precision}: "
+            f"expected {' or '.join(accepted)}",
+        )
+    reasons = {
+        "tensor": tensor_refusal(costs, tensor),
+        "sequence_parallel": (
+            sequence_parallel_refusal(costs, tensor) if configuration.sequence_parallel else None
+        ),
+        "num_micro_batches": _batch_refusal(costs, configuration),
+        "stages": _stages_refusal(costs, configuration),
+        "schedule": get_schedule(configuration.schedule).legality(
+            configuration.pipeline,
+            configuration.virtual_stages,
+            configuration.num_micro_batches,
+            configuration.pipeline_transfers,
+            configuration.layers_per_stage,
+        ),
+    }
+    if reasons["tensor"] is None:
+        reasons["data"] = _room_refusal(costs, configuration)
+    for path, reason in reasons.items():
+        if reason is not None:
+            yield Problem(path, reason)
+
+
+def tensor_refusal(costs: CostModel, tensor: int) -> str | None:
+    """Why a tensor degree is illegal, or None. Megatron-LM's rules (formats, section 1.2)."""
+    model = costs.instance.model
+    largest = int(costs.cluster.gpus_per_node.max())
+    if tensor > largest:
+        return f"tensor degree {tensor} exceeds the {largest} GPUs of a node (aligned groups stay inside one)"
+    if model.attention_heads % tensor:
+        return f"{model.attention_heads} heads are no multiple of tensor degree {tensor}"
+    if tensor <= model.kv_heads and model.kv_heads % tensor:
+        return f"{model.kv_heads} key/value heads are no multiple of tensor degree {tensor}"
+    if tensor > model.kv_heads and tensor % model.kv_heads:
+        return f"tensor degree {tensor} is no multiple of the {model.kv_heads} key/value heads"
+    if model.ffn_hidden_size % tensor:
+        return f"MLP width {model.ffn_hidden_size} is no multiple of tensor degree {tensor}"
+    return None
+
+
+def sequence_parallel_refusal(costs: CostModel, tensor: int) -> str | None:
+    """Why the sequence cannot be divided over a tensor group, or None."""
+    length = costs.instance.model.sequence_length
+    if length % tensor:
+        return f"sequence parallel: sequence length {length} is no multiple of tensor degree {tensor}"
+    return None
+
+
+def data_refusal(batch: int, data: int) -> str | None:
+    """Why replicas cannot share a global batch, or None; names the nearest batches that would do."""
+    if batch % data == 0:
+        return None
+    below = batch // data * data
+    nearest = f"{below} or {below + data}" if below else str(data)
+    return f"global batch {batch} is no multiple of the data degree {data}; {nearest} would be"
+
+
+def micro_batch_refusal(per_replica: int, micro_batch: int) -> str | None:
+    """Why a replica's share of the batch has no such micro-batches, or None."""
+    if per_replica % micro_batch:
+        return f"{per_replica} sequences per replica are no multiple of micro-batch {micro_batch}"
+    return None
+
+
+def stage_count_refusal(costs: CostModel, virtual: int) -> str | None:
+    """Why the model cannot be cut into this many virtual stages of at least one layer, or None."""
+    layers = costs.instance.model.layers
+    return f"{layers} layers cannot fill {virtual} stages" if virtual > layers else None
+
+
+def _batch_refusal(costs: CostModel, configuration: Configuration) -> str | None:
+    batches = costs.instance.training.global_batch_size
+    if configuration.global_batch_size in batches:
+        return None
+    if len(batches) == 1:
+        reason = data_refusal(batches[0], configuration.data) or micro_batch_refusal(
+            batches[0] // configuration.data, configuration.micro_batch
+        )
+        if reason is not None:
+            return reason
+    return (
+        f"{configuration.num_micro_batches} x micro-batch {configuration.micro_batch} x data "
+        f"{configuration.data} = {configuration.global_batch_size} sequences, the global batch is "
+        f"{' or '.join(map(str, batches))}"
+    )
+
+
+def _stages_refusal(costs: CostModel, configuration: Configuration) -> str | None:
+    stages, layers = configuration.stages, costs.instance.model.layers
+    if len(stages) != configuration.num_virtual_stages:
+        return (
+            f"has {len(stages)} entries, pipeline {configuration.pipeline} x virtual stages "
+            f"{configuration.virtual_stages} needs {configuration.num_virtual_stages}"
+        )
+    held = sum(configuration.layers_per_stage)
+    if held != layers:
+        return f"hold {held} layers, the model has {layers}"
+    if stages != split_stages(configuration.layers_per_stage):
+        return "the first stage must hold the embedding and the last one the head, no other"
+    return None
+
+
+def _room_refusal(costs: CostModel, configuration: Configuration) -> str | None:
+    cluster, tensor = costs.cluster, configuration.tensor
+    if configuration.num_gpus > cluster.num_gpus:
+        return (
+            f"{configuration.pipeline} x {tensor} x {configuration.data} needs {configuration.num_gpus} "
+            f"GPUs, {cluster.num_gpus} are usable"
+        )
+    groups = int((cluster.gpus_per_node // tensor).sum())
+    needed = configuration.pipeline * configuration.data
+    if needed > groups:
+        return f"needs {needed} tensor groups, the nodes have room for {groups} groups of {tensor}"
+    return None
