@@ -108,7 +108,9 @@ class TrainingReader(ArgumentReader):
                     "data-parallel-sharding-strategy",
                     f"expected one of {', '.join(_SHARDING)}, got {strategy!r}",
                 )
-            return _SHARDING.get(strategy or "no_shard", "none")
+            shared = _SHARDING.get(strategy or "no_shard", "none")
+            if shared != "none":
+                return shared
         return "optimizer" if arguments.on("use-distributed-optimizer") else "none"
 
     def _overlap(self, sharding: DataSharding, share: float | None) -> Overlap:

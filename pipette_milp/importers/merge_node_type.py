@@ -41,6 +41,8 @@ def gpu_type_of(runs: list[CollectiveRun], options: ClusterOptions, draft: Draft
 def gpus_per_node(
     topologies: list[NodeTopology], runs: list[CollectiveRun], options: ClusterOptions, draft: Draft
 ) -> int | None:
+    """GPUs of a node, from topologies or as told; None, with a note, where neither says it or they
+    disagree."""
     said: dict[int, str] = {}
     for topology in topologies:
         said.setdefault(len(topology.gpus), topology.source)
@@ -64,6 +66,7 @@ def gpus_per_node(
 
 
 def common_topology(topologies: list[NodeTopology], draft: Draft) -> NodeTopology | None:
+    """The topology that all nodes share; nodes wired differently are a problem."""
     if not topologies:
         return None
     first = topologies[0]
@@ -143,6 +146,7 @@ def add_scale_up(
 def add_cards(
     node_type: dict[str, Any], topology: NodeTopology, options: ClusterOptions, draft: Draft
 ) -> None:
+    """Network cards of a node, where the topology shows them and their speed is told."""
     if options.card_bytes_per_s is None:
         draft.warnings.append(
             Problem(

@@ -13,6 +13,7 @@ from pipette_milp.cluster import Cluster
 from pipette_milp.plans import placement_of_cells
 from pipette_milp.schema.instance import Instance, load_instance
 from pipette_milp.schema.plan import Configuration, Plan, split_stages
+from pipette_milp.schema.result import load_plan
 from tests.importer_samples import DATA
 from tests.launch_cases import planned, replay_openmpi, replay_slurm, replay_torchrun
 
@@ -105,6 +106,39 @@ def test_a_plan_makes_a_launch_with_every_rank_on_its_gpu(
         "kv_heads": 8,
         "vocab_size": 128256,
     }
+
+
+def test_the_whole_way_with_a_solved_plan(instance_file: Path, tmp_path: Path) -> None:
+    """Import, solve, export; the search is narrowed to one set of degrees to keep this quick."""
+    data = json.loads(instance_file.read_text())
+    data["search"] |= {"tensor": 8, "pipeline": 3, "micro_batch": 1}
+    data["training"] |= {"recompute": "none", "sequence_parallel": True, "data_sharding": "none"}
+    instance_file.write_text(json.dumps(data))
+    result = tmp_path / "result.json"
+    words = ["--gap", "0.05", "--time-limit", "60", "--threads", "1", "--seed", "0", "--quiet"]
+    assert command("solve", instance_file, "-o", result, *words) == 0
+    problem, plan = load_instance(instance_file), load_plan(result)
+    for target, replay in REPLAY.items():
+        folder = tmp_path / target
+        assert command("export", target, instance_file, result, "-o", folder) == 0
+        files = {path.name: path.read_text() for path in folder.iterdir()}
+        assert replay(files) == planned(problem, plan)
+    assert (
+        command(
+            "import",
+            tmp_path / "slurm/megatron_args.sh",
+            "--plan",
+            tmp_path / "back.json",
+            "-o",
+            tmp_path / "sections.json",
+        )
+        == 0
+    )
+    assert Plan.model_validate_json((tmp_path / "back.json").read_text()).configuration == plan.configuration
+    # a result of another instance is refused
+    data["training"]["global_batch_size"] = 96
+    instance_file.write_text(json.dumps(data))
+    assert command("export", "slurm", instance_file, result, "-o", tmp_path / "other") == 2
 
 
 def test_a_run_of_today_becomes_a_baseline(tmp_path: Path) -> None:
