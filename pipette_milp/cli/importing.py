@@ -88,6 +88,9 @@ def import_files(
     )
     _tell_diagnoses(found)
     result = assemble(found, options)
+    if result.diagnosis is not None and len(files) > 1:
+        for line in result.diagnosis.lines():
+            tell(f"all files together: {line}")
     warn([str(problem) for problem in result.warnings])
     for problem in result.missing:
         tell(f"missing: {problem}")

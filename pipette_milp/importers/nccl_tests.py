@@ -32,6 +32,7 @@ _RANK = re.compile(
     r"#?\s*Rank\s+(\d+)\s+(?:Group\s+\d+\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+(\d+)\s+\[([^\]]*)\]\s*(.*)"
 )
 _START = re.compile(r"#?\s*(?:nThread\b|nccl-tests version\b)")
+_OUT_OF_BOUNDS = re.compile(r"#?\s*Out of bounds values\s*:\s*(\d+)\b")
 _AVERAGE = re.compile(r"#?\s*Avg bus bandwidth\s*:\s*(\S+)")
 _COLLECTIVE = re.compile(
     r"\b(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|sendrecv|broadcast|reduce|gather|"
@@ -122,6 +123,10 @@ def _run(lines: list[Line], content: Text) -> CollectiveRun:
         warnings.append(
             Problem(content.place(lines[-1]), "the closing summary is missing: the log may be cut")
         )
+    for line in lines:
+        failed = _OUT_OF_BOUNDS.match(line.text.strip())
+        if failed and int(failed[1]):
+            raise content.error(f"{failed[1]} values were out of bounds: the run is not valid", line)
     return CollectiveRun(
         source=content.source,
         place=place,

@@ -189,3 +189,11 @@ def test_slow_nodes_are_named_on_standard_error(capsys: pytest.CaptureFixture[st
     assert "slow node: r2-b" in said.err
     assert said.out == ""
     assert "slow node: r2-b" in " ".join(json.loads((tmp_path / "x.json").read_text())["diagnosis"])
+
+
+def test_logs_of_single_pairs_are_judged_together(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for name, figure in (("ab", 90), ("bc", 91), ("cd", 40), ("ad", 41)):
+        (tmp_path / f"{name}.txt").write_text(f"# GB/s\n{name[0]} {name[1]} {figure}\n")
+    logs = sorted(tmp_path.glob("*.txt"))
+    assert command("import", *logs, "--measures", "node_pair", "-o", tmp_path / "x.json") == 0
+    assert "all files together: slow node: d" in capsys.readouterr().err

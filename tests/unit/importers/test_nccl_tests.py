@@ -104,6 +104,7 @@ def test_interleaved_output_is_refused() -> None:
         ("90.52", "80.52", "ratio"),
         ("   268435456 ", "   26843545 ", "is not size / time"),
         ("Rank  3 ", "Rank  9 ", "occurs 2 times"),
+        ("Out of bounds values : 0 OK", "Out of bounds values : 3 FAILED", "3 values were out of bounds"),
         ("(GB/s)", "(GiB/s)", "expected bytes, us and GB/s"),
         ("algbw   busbw #wrong     time", "algbw #wrong     time", "equal numbers"),
         ("nodeb device  4", "nodeb devce  4", "cannot read this line of the rank list"),

@@ -92,3 +92,17 @@ def test_damage_is_named(old: str, new: str, message: str) -> None:
 def test_two_nodes_in_one_file_are_refused() -> None:
     with pytest.raises(InputError, match="one file per node"):
         topology.parse(sample(SWITCH) * 2, "f")
+
+
+def test_a_node_of_one_gpu() -> None:
+    node = topology.parse("\tGPU0\tNIC0\tCPU Affinity\nGPU0\t X \tPHB\t0-7\nNIC0\tPHB\t X \t\n", "f")
+    assert node.gpus == (0,)
+    assert node.nearest_nics(0) == (0,)
+    assert node.cliques() == ()
+
+
+def test_affinity_columns_in_another_order_are_left_out() -> None:
+    text = "\tGPU0\tNUMA Affinity\tCPU Affinity\nGPU0\t X \t0\t0-7\n"
+    node = topology.parse(text, "f")
+    assert node.cpu_affinity == (None,)
+    assert "another order" in node.warnings[0].message
