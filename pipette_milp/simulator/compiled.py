@@ -1,4 +1,4 @@
-"""Compiled twins of the two inner loops: finish times, and the walk back along longest paths."""
+"""Compiled twins of the inner loops: finish times, ends of all nodes, the walk back along longest paths."""
 
 from __future__ import annotations
 
@@ -57,6 +57,24 @@ def _last_ends(
         for stage in range(len(last_node)):
             for lane in range(width):
                 finish[stage, first + lane] = ends[last_node[stage], lane]
+
+
+def node_ends(graph: EventGraph, stacked: Array) -> Array:
+    """The twin of :func:`pipette_milp.simulator.longest_path.node_ends`."""
+    ends = np.zeros((graph.num_nodes + 1, stacked.shape[1]))
+    _node_ends(graph.predecessors, graph.duration_row, stacked, ends)
+    return ends
+
+
+@compiled
+def _node_ends(predecessors: IntArray, duration_row: IntArray, stacked: Array, ends: Array) -> None:
+    nodes, most = predecessors.shape
+    for node in range(nodes):
+        for lane in range(stacked.shape[1]):
+            start = ends[predecessors[node, 0], lane]
+            for column in range(1, most):
+                start = max(start, ends[predecessors[node, column], lane])
+            ends[node, lane] = start + stacked[duration_row[node], lane]
 
 
 def walk_back(graph: EventGraph, ends: Array, stages: IntArray, num_rows: int) -> IntArray:

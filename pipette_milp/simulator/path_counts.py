@@ -104,14 +104,14 @@ def path_counts_batch(
     stacked, lead, _ = stack_durations(graph, columns)
     if len(lead) != 1:
         raise InputError(Problem("durations", f"leading shape {lead}: expected [K, V] and [K, V-1]"))
-    walk = trace
+    walk, ends_of = trace, node_ends
     if takes_compiled(engine):
-        from pipette_milp.simulator.compiled import walk_back
+        from pipette_milp.simulator import compiled
 
-        walk = walk_back
+        walk, ends_of = compiled.walk_back, compiled.node_ends
     counts = np.concatenate(
         [
-            walk(graph, node_ends(graph, stacked[:, lanes]), np.atleast_1d(stages), len(stacked))
+            walk(graph, ends_of(graph, np.ascontiguousarray(stacked[:, lanes])), np.atleast_1d(stages), len(stacked))
             for lanes in lane_blocks(graph, stacked)
         ]
     )

@@ -25,6 +25,9 @@ from pipette_milp.solvers.workers import Done, Job, Pool
 
 DEPTH_LIMITS_S = (5.0, 6.0, 10.0, 30.0, 60.0)
 """Time limit of a bound job by depth: split, one group, groups, groups again, exact arcs."""
+PATIENCE = (0.0, 0.02, 0.04, 0.10, 0.15)
+"""By how much of the incumbent a family's bound must be lower than that of one that can be asked cheaply, so that it
+goes first, by depth: the least bound decides the proof, but not every second lifts it equally well."""
 EXACT_DEPTH = 4
 SEARCH_SHARE = 0.4
 """Share of worker time spent on local search while bounds are still open."""
@@ -115,13 +118,11 @@ class _Run:
         """The open family with the least bound that can still be asked something."""
         state = self.state
         ceiling = self.ceiling_s
-        order = np.argsort(state.lower, kind="stable")
-        for family in order:
-            family = int(family)
-            if state.lower[family] >= ceiling:
-                return None
-            if family in busy or self.depth[family] >= len(DEPTH_LIMITS_S):
-                continue
+        open_ = np.flatnonzero((state.lower < ceiling) & (self.depth < len(DEPTH_LIMITS_S)))
+        waiting = [int(k) for k in open_ if int(k) not in busy]
+        reference = state.incumbent_s if math.isfinite(state.incumbent_s) else float(state.lower.max())
+        patience = np.array(PATIENCE) * reference
+        for family in sorted(waiting, key=lambda k: (state.lower[k] + patience[self.depth[k]], k)):
             depth = int(self.depth[family])
             tables = state.families[family]
             if depth == EXACT_DEPTH and tables.pipeline * tables.data * tables.num_nodes**2 > EXACT_ARCS:

@@ -56,16 +56,17 @@ def floor_bound_s(tables: CostTables) -> float:
     """
     links = BestLinks.of(tables)
     micro_batches = tables.configuration.num_micro_batches
-    per_layer = tables.forward_layer_s + tables.backward_layer_s + tables.weight_gradient_layer_s
-    extra = tables.forward_extra_s + tables.backward_extra_s + tables.weight_gradient_extra_s
+    per_layer, extra = _work(tables)
     chunks, pipeline = tables.configuration.virtual_stages, tables.pipeline
     low = tables.min_layers
     sent = tables.sync.bytes_per_layer * low.reshape(chunks, pipeline).sum(axis=0) + tables.sync.bytes_extra
     ring = best_ring_s(tables, links, tables.sync, sent)
     exposed = ring if tables.sync_buckets == 1 else np.where(np.arange(pipeline) == 0, ring / tables.sync_buckets, ring)
-    # mean over stages of M * C_s: needs no knowledge of the split
-    work = per_layer * tables.total_layers + float(extra.sum())
-    busiest = micro_batches * work / pipeline
+    # M * C_s of the busiest stage: whole layers make it longer than the mean
+    if chunks == 1:
+        busiest = micro_batches * least_busiest_s(tables, tables.min_layers, tables.max_layers)
+    else:
+        busiest = micro_batches * (per_layer * tables.total_layers + float(extra.sum())) / pipeline
     # one micro-batch down and up, and the other M - 1 on the last stage; where the weight gradient is separate it
     # may be put off beyond the last way up, so only the rest counts
     round_layer = tables.forward_layer_s + tables.backward_layer_s
@@ -99,8 +100,7 @@ def tightened_layers(tables: CostTables, ceiling_s: float) -> tuple[IntArray, In
     (a separate weight gradient may come after that).
     """
     separate = tables.weight_gradient_layer_s > 0
-    per_layer = tables.forward_layer_s + tables.backward_layer_s + tables.weight_gradient_layer_s
-    extra = tables.forward_extra_s + tables.backward_extra_s + tables.weight_gradient_extra_s
+    per_layer, extra = _work(tables)
     micro_batches = tables.configuration.num_micro_batches
     links = BestLinks.of(tables)
     hop = best_hop_s(tables, links) if tables.num_virtual_stages > 1 else 0.0
@@ -137,32 +137,44 @@ class Branch:
     high: IntArray
 
 
-def busiest_branches(tables: CostTables, low: IntArray, high: IntArray) -> list[Branch]:
-    """All splits within the bounds, by their first stage with at least the least busiest stage's work.
-
-    Whole layers make the busiest stage longer than the mean, by 20 % with 4 layers a stage. A relaxation over
-    fractional layers does not see that; in each branch it does.
-    """
-    per_layer = tables.forward_layer_s + tables.backward_layer_s + tables.weight_gradient_layer_s
-    extra = tables.forward_extra_s + tables.backward_extra_s + tables.weight_gradient_extra_s
-
-    def most_within(work_s: float) -> IntArray:
-        fitting = np.floor((work_s - extra) / per_layer * (1 + 1e-12) + 1e-9)
-        return np.asarray(np.minimum(high, fitting), dtype=np.int64)
-
+def least_busiest_s(tables: CostTables, low: IntArray, high: IntArray) -> float:
+    """Work per micro-batch of the busiest virtual stage in the split that keeps it least busy."""
+    per_layer, extra = _work(tables)
     values = np.unique(
         np.concatenate([per_layer * np.arange(a, b + 1) + e for a, b, e in zip(low, high, extra, strict=True)])
     )
     first, last = 0, len(values) - 1
     while first < last:
         middle = (first + last) // 2
-        most = most_within(float(values[middle]))
+        most = _most_within(tables, float(values[middle]), high)
         if np.all(most >= low) and most.sum() >= tables.total_layers:
             last = middle
         else:
             first = middle + 1
+    return float(values[first])
+
+
+def _work(tables: CostTables) -> tuple[float, Array]:
+    """Seconds per micro-batch of one layer, and [V] of what a virtual stage has beside its layers."""
+    per_layer = tables.forward_layer_s + tables.backward_layer_s + tables.weight_gradient_layer_s
+    return per_layer, tables.forward_extra_s + tables.backward_extra_s + tables.weight_gradient_extra_s
+
+
+def _most_within(tables: CostTables, work_s: float, high: IntArray) -> IntArray:
+    """[V] most layers of each virtual stage within a given work."""
+    per_layer, extra = _work(tables)
+    fitting = np.floor((work_s - extra) / per_layer * (1 + 1e-12) + 1e-9)
+    return np.asarray(np.minimum(high, fitting), dtype=np.int64)
+
+
+def busiest_branches(tables: CostTables, low: IntArray, high: IntArray) -> list[Branch]:
+    """All splits within the bounds, by their first stage with at least the least busiest stage's work.
+
+    Whole layers make the busiest stage longer than the mean, by 20 % with 4 layers a stage. A relaxation over
+    fractional layers does not see that; in each branch it does.
+    """
     # one less than what just stays below the least busiest work, plus one
-    below = most_within(float(values[first]) * (1 - 1e-9))
+    below = _most_within(tables, least_busiest_s(tables, low, high) * (1 - 1e-9), high)
     branches = []
     for j in range(tables.num_virtual_stages):
         branch_low, branch_high = low.copy(), high.copy()
