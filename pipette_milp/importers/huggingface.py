@@ -73,6 +73,19 @@ ARCHITECTURES = {
     "FalconForCausalLM": "falcon",
 }
 
+SWITCHES = (
+    "tie_word_embeddings",
+    "bias",
+    "attention_bias",
+    "mlp_bias",
+    "multi_query",
+    "new_decoder_architecture",
+    "alibi",
+    "is_encoder_decoder",
+    "use_sliding_window",
+)
+"""Keys that are true, false, or null for the default of the class."""
+
 EXPERT_KEYS = (
     "num_local_experts",
     "num_experts",
@@ -107,6 +120,9 @@ def import_config(config: Any, source: str = "config.json") -> ImportedModel:
         config = {**{k: outer[k] for k in ("tie_word_embeddings",) if k in outer}, **outer["text_config"]}
         notes.append("only the language model under text_config is counted")
     reader = _Reader(config, prefix)
+    _refuse_wrong_types(reader)
+    if reader.problems:
+        raise InputError(reader.problems, source=source)
     _refuse_what_is_not_dense(reader)
     family = _family(reader)
     if reader.problems:
@@ -171,6 +187,22 @@ class _Reader:
         return next(iter(given.values()))
 
 
+def _refuse_wrong_types(reader: _Reader) -> None:
+    """Text, lists and switches that are something else; numbers are checked where they are read."""
+    for key in ("architectures", "layer_types", "mlp_layer_types"):
+        value = reader.config.get(key)
+        if value is not None and not (
+            isinstance(value, list) and all(isinstance(item, str) for item in value)
+        ):
+            reader.problem(key, f"expected a list of names, got {value!r}")
+    if not isinstance(reader.config.get("model_type"), str | None):
+        reader.problem("model_type", f"expected a name, got {reader.config['model_type']!r}")
+    for key in SWITCHES:
+        value = reader.config.get(key)
+        if value is not None and not isinstance(value, bool):
+            reader.problem(key, f"expected true or false, got {value!r}")
+
+
 def _refuse_what_is_not_dense(reader: _Reader) -> None:
     for key in LATENT_KEYS:
         if reader.config.get(key) is not None:
@@ -225,10 +257,10 @@ def _section(reader: _Reader, family: Family, notes: list[str]) -> dict[str, Any
         "kv_heads": _kv_heads(reader, heads),
         "vocab_size": reader.count("vocab_size"),
         "gated_mlp": family.gated_mlp,
-        "tied_embeddings": bool(config.get("tie_word_embeddings", family.tied_embeddings)),
+        "tied_embeddings": _switch(config, "tie_word_embeddings", family.tied_embeddings),
         "position_embedding": "none" if config.get("alibi") else family.position_embedding,
         "normalization": family.normalization,
-        "biases": bool(config.get("bias", family.biases)),
+        "biases": _switch(config, "bias", family.biases),
         "qkv_bias": family.qkv_bias,
         "qk_norm": family.qk_norm,
     }
@@ -244,10 +276,16 @@ def _section(reader: _Reader, family: Family, notes: list[str]) -> dict[str, Any
     return section
 
 
+def _switch(config: Mapping[str, Any], key: str, default: bool) -> bool:
+    """A switch; null and absent mean the default of the class."""
+    value = config.get(key)
+    return default if value is None else bool(value)
+
+
 def _kv_heads(reader: _Reader, heads: int | None) -> int | None:
     config = reader.config
     if config.get("model_type") == "falcon" and not config.get("new_decoder_architecture"):
-        return 1 if config.get("multi_query", True) else heads
+        return 1 if _switch(config, "multi_query", True) else heads
     return reader.count("kv_heads", default=heads)
 
 

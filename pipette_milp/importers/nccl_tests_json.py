@@ -41,7 +41,10 @@ def parse(text: str, source: str) -> tuple[CollectiveRun, ...]:
     data = load(text, source)
     if not isinstance(data, dict) or not isinstance(data.get("results"), list):
         raise InputError(Problem(at(source, "results"), "expected a list of results"))
-    ranks = tuple(_rank(item, index, source) for index, item in enumerate(data.get("devices") or []))
+    devices = data.get("devices")
+    if not isinstance(devices, list | None):
+        raise InputError(Problem(at(source, "devices"), "expected a list"))
+    ranks = tuple(_rank(item, index, source) for index, item in enumerate(devices or []))
     check_ranks(ranks, at(source, "devices"))
     rows = tuple(
         row
