@@ -1,5 +1,4 @@
-"""Target ``cuda-devices``: the order of GPUs inside each node, for launchers that take it from the
-environment."""
+"""Target ``cuda-devices``: the order of GPUs inside each node, as CUDA_VISIBLE_DEVICES."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What all launchers share: the files around a launch, the wrapper that every rank starts in, and the
-notes."""
+"""What all launchers share: the files around a launch, and the wrapper that every rank starts in."""
 
 from __future__ import annotations
 
@@ -100,8 +99,7 @@ def visible_devices(host: Host) -> str:
 
 
 def wrapper(launch: Launch, rank: str, local_rank: str) -> str:
-    """Script that every rank starts in under Slurm or MPI: sets what torch.distributed reads, verifies,
-    trains.
+    """Script of every rank under Slurm or MPI: sets what torch.distributed reads, verifies, trains.
 
     Args:
         rank, local_rank: names of the environment variables in which the launcher passes them.

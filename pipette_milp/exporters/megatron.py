@@ -1,5 +1,4 @@
-"""Megatron-LM arguments and environment of a plan: shape, degrees, split, and what the plan assumed beside
-them.
+"""Megatron-LM arguments and environment of a plan, and what the plan assumed beside them.
 
 Names and rules: Megatron-LM, training/arguments.py (validate_args). What Megatron refuses, or would run
 differently from the plan, is refused here with the reason.

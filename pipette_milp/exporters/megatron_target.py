@@ -1,5 +1,4 @@
-"""Target ``megatron``: arguments alone, for a launcher of one's own, with the order of nodes and GPUs they
-need."""
+"""Target ``megatron``: arguments alone, with the placement they need, for a launcher of one's own."""
 
 from __future__ import annotations
 

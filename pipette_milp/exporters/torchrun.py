@@ -41,8 +41,7 @@ def export(instance: Instance, plan: Plan, options: LaunchOptions) -> Export:
             Problem(
                 "placement",
                 "torchrun numbers ranks node by node, but this plan mixes nodes inside a block of ranks: "
-                "export it for "
-                "slurm or openmpi, which take a host for every rank",
+                "export it for slurm or openmpi, which take a host for every rank",
             )
         )
     assignments = {}

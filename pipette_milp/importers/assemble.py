@@ -1,5 +1,4 @@
-"""Everything that was imported as one document: an instance if it is complete, else the sections there
-are."""
+"""Everything that was imported as one document: an instance, or the sections there are."""
 
 from __future__ import annotations
 

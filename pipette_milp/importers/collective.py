@@ -68,8 +68,7 @@ class CollectiveRun:
     place: str
     """``file:line:column`` of its table."""
     collective: str | None
-    """Name without suffix, for example ``all_reduce``; None = the log does not say and the figures fit
-    several."""
+    """Name without suffix, such as ``all_reduce``; None = not said, and the figures fit several."""
     ranks: tuple[RankLine, ...]
     """Empty when the log has no rank list."""
     rank_count: int | None
@@ -149,8 +148,7 @@ def check_ranks(ranks: tuple[RankLine, ...], place: str) -> None:
 def infer(
     rows: tuple[Row, ...], ranks: tuple[RankLine, ...], collective: str | None, place: str
 ) -> tuple[str | None, int | None]:
-    """Collective and number of ranks, from the ratio of bus to algorithm bandwidth where the log does not
-    say.
+    """Collective and number of ranks; the ratio of bus to algorithm bandwidth tells what the log does not.
 
     Raises:
         InputError: the ratio contradicts the collective or the rank list.

@@ -1,5 +1,4 @@
-"""Slow nodes and slow links from pairwise measurements: which one, and what to measure when that cannot be
-told.
+"""Slow nodes and slow links from pairwise measurements, and what to measure when they cannot be told.
 
 A pair is slow when it attains less than 80 % of the good level. A node that is part of one good pair is
 cleared. What is left of a slow pair after that is its cause:

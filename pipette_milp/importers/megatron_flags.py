@@ -121,8 +121,7 @@ class Arguments:
 
 
 class ArgumentReader:
-    """Reads values for one purpose and gathers what is wrong with them, so that all of it can be told at
-    once."""
+    """Reads values for one purpose and gathers what is wrong, so that all of it is told at once."""
 
     def __init__(self, arguments: Arguments, warnings: list[Problem]) -> None:
         self.arguments = arguments

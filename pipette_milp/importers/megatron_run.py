@@ -1,5 +1,4 @@
-"""What Megatron-LM arguments say together: model, training and parallel configuration, with Megatron's own
-rules.
+"""What Megatron-LM arguments say together: model, training and parallel configuration.
 
 Defaults and refusals are those of Megatron-LM (training/arguments.py, validate_args).
 """
@@ -267,8 +266,7 @@ class _Reading(ArgumentReader):
             self.refuse(
                 "use-tp-pp-dp-mapping",
                 "Megatron accepts this order with expert parallelism only if there is one pipeline stage or "
-                "expert data "
-                "parallelism equals data parallelism: leave the flag out and order the nodes instead",
+                "expert data parallelism equals data parallelism: leave the flag out and order the nodes",
             )
         if pipeline == 1 or data == 1:
             return ("tensor", "context", "data", "pipeline")

@@ -1,5 +1,4 @@
-"""The ``cluster`` section of an instance from everything that was imported: topologies, pairwise logs,
-collectives."""
+"""The ``cluster`` section of an instance from topologies, pairwise logs and collectives."""
 
 from __future__ import annotations
 

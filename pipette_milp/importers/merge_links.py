@@ -1,5 +1,4 @@
-"""Pairwise bandwidths from several files as one matrix; what contradicts each other is reported, not
-picked from."""
+"""Pairwise bandwidths from several files as one matrix; contradictions are reported, not picked from."""
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ class Links:
 
 
 def links_of_run(run: CollectiveRun) -> PairwiseBandwidth | None:
-    """The pair of nodes that a collective over two hosts measured; None for one host, or without large
-    messages.
+    """The pair of nodes that a collective measured; None without two hosts and large messages.
 
     A ring over two hosts passes its bus bandwidth over the pair in each direction, all cards together. In a
     send-receive ring every rank is a flow of its own.

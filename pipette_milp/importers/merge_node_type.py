@@ -1,5 +1,4 @@
-"""The node type of an imported cluster: GPU type, how many, what joins them, which cards; told, measured
-or nominal."""
+"""The node type of an imported cluster: GPUs, what joins them, cards; told, measured or nominal."""
 
 from __future__ import annotations
 
@@ -41,8 +40,7 @@ def gpu_type_of(runs: list[CollectiveRun], options: ClusterOptions, draft: Draft
 def gpus_per_node(
     topologies: list[NodeTopology], runs: list[CollectiveRun], options: ClusterOptions, draft: Draft
 ) -> int | None:
-    """GPUs of a node, from topologies or as told; None, with a note, where neither says it or they
-    disagree."""
+    """GPUs of a node, from topologies or as told; None, with a note, where it is not known."""
     said: dict[int, str] = {}
     for topology in topologies:
         said.setdefault(len(topology.gpus), topology.source)

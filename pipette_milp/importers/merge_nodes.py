@@ -1,5 +1,4 @@
-"""What joins the GPUs of a node, and which cards it has, from its topology and from measurements inside
-it."""
+"""Nominal figures of a node from its topology: what joins its GPUs, and which cards it has."""
 
 from __future__ import annotations
 
@@ -36,8 +35,7 @@ class ScaleUpFigure:
 
 
 def gpu_preset_of_device(name: str) -> str | None:
-    """Name of the preset for a device name as the driver prints it ("NVIDIA H100 80GB HBM3"); None = not
-    one only."""
+    """The one preset for a device name as the driver prints it ("NVIDIA H100 80GB HBM3"), or None."""
     text = name.lower()
     model = re.search(r"\b([vahbl]\d{2,3}s?)\b", text)
     memory = re.search(r"(\d+)\s?gb", text)

@@ -56,8 +56,7 @@ class MpiGraph:
         return float(values.size / np.sum(1.0 / values))
 
     def pairwise(self) -> PairwiseBandwidth:
-        """Bandwidth between hosts: the mean over the rank pairs of two hosts, one of ``ranks_per_host``
-        flows."""
+        """Between hosts: the mean over their rank pairs, which is one of ``ranks_per_host`` flows."""
         hosts = tuple(dict.fromkeys(host for host, _ in self.endpoints))
         index = np.array([hosts.index(host) for host, _ in self.endpoints])
         n, k = len(hosts), self.ranks_per_host
@@ -162,8 +161,7 @@ def _words(line: Line) -> list[Cell]:
 def _matrix(
     side: str, lines: list[Line], content: Text, cut_allowed: bool
 ) -> tuple[list[str], NDArray[np.float64]]:
-    """Names and figures (MiB/s, nan on the diagonal) of one matrix; no names when a cut log has no whole
-    one."""
+    """Names and figures (MiB/s, nan on the diagonal) of one matrix; none when a cut log has no whole one."""
     word = _SIDES[side]
     header = next(
         (

@@ -148,8 +148,7 @@ def _collective_name(lines: list[Line]) -> str | None:
 
 
 def canonical_collective(name: str) -> str | None:
-    """``AllReduce``, ``all_reduce_perf`` ... as nccl-tests names its programs, without suffix; None =
-    unknown."""
+    """``AllReduce``, ``all_reduce_perf`` ... as nccl-tests names its programs; None = unknown."""
     key = re.sub(r"_?perf$", "", name.lower()).replace("_", "")
     return next((known for known in FACTOR_0 | FACTOR_1 | FACTOR_2 if known.replace("_", "") == key), None)
 

@@ -1,5 +1,4 @@
-"""JSON output of nccl-tests (``-J FILE``, since 2.18): the same runs as the text, with the host of every
-rank.
+"""JSON output of nccl-tests (``-J FILE``, since 2.18): the same runs as the text.
 
 Times are microseconds, bandwidths GB/s = 1e9 bytes/s, as in the text; ``nan`` may be written as a string.
 """

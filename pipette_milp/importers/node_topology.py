@@ -68,8 +68,7 @@ class NodeTopology:
         )
 
     def nearest_nics(self, gpu: int) -> tuple[int, ...]:
-        """Cards (positions in `nics`) at the least distance from a GPU; empty when all are across the
-        sockets."""
+        """Cards (positions in `nics`) nearest to a GPU; empty when all are across the sockets."""
         row = self.nic_links[gpu]
         if not row:
             return ()
@@ -94,8 +93,7 @@ class NodeTopology:
         return tuple(sorted(nic for nic in chosen if "bond" not in self.nics[nic]))
 
     def cliques(self) -> tuple[tuple[int, ...], ...]:
-        """Maximal groups of local GPUs, of at least two, with NVLink between every pair (the largest
-        first)."""
+        """Maximal groups of two or more local GPUs with NVLink between every pair, largest first."""
         found: list[tuple[int, ...]] = []
 
         def extend(group: tuple[int, ...], candidates: list[int], done: list[int]) -> None:

@@ -1,5 +1,4 @@
-"""A list of node pairs with one figure each, as people keep them in notes: ``node-a,node-b  49.36  #
-comment``.
+"""A list of node pairs with one figure each, as in notes: ``node-a,node-b  49.36  # comment``.
 
 Names and figure may be separated by blanks, commas, semicolons, tabs or an arrow. "a -> b" and a header
 with from and to give one direction; without them a figure holds for both, as a collective between two

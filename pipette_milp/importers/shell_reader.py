@@ -1,5 +1,4 @@
-"""A shell script split into commands of raw words: quotes, comments, continuations and expansions, nothing
-replaced."""
+"""A shell script split into commands of raw words, in which nothing is replaced yet."""
 
 from __future__ import annotations
 

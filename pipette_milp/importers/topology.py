@@ -1,5 +1,4 @@
-"""``nvidia-smi topo -m``: which GPUs of a node are joined by NVLink, and which network card is near which
-GPU.
+"""``nvidia-smi topo -m``: how the GPUs of a node are joined, and which card is near which GPU.
 
 There is no formal specification. Columns are found by their names and a row by its first cell, so that newer
 columns, device names instead of NIC numbers, doubled tabs and blanks for tabs do not shift values.

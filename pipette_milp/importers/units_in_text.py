@@ -1,5 +1,4 @@
-"""The unit of a table of bandwidths, wherever people write it: a comment, a header cell, the name of the
-file."""
+"""The unit of a table of bandwidths, wherever people write it."""
 
 from __future__ import annotations
 
