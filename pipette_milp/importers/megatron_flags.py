@@ -181,7 +181,7 @@ def read_arguments(words: Iterable[Word], source: str) -> Arguments:
         name = RENAMED.get(name, name)
         values = [value] if equals else []
         if not equals:
-            while position < len(items) and not items[position].text.startswith("--"):
+            while position < len(items) and _is_value(name, values, items[position]):
                 values.append(items[position].text)
                 position += 1
         if name not in KNOWN:
@@ -201,6 +201,18 @@ def read_arguments(words: Iterable[Word], source: str) -> Arguments:
     if problems:
         raise InputError(problems)
     return Arguments(source, given, tuple(others), tuple(warnings))
+
+
+def _is_value(name: str, values: list[str], word: Word) -> bool:
+    """Whether a word belongs to the argument before it.
+
+    A variable that nothing sets may stand for one value; after a switch or a complete value it stands for
+    further arguments.
+    """
+    if word.text.startswith("--"):
+        return False
+    complete = name in SWITCHES or (name in WHOLE | TEXT and name not in _SEVERAL_VALUES and bool(values))
+    return not (complete and word.undecided)
 
 
 def _parts(word: Word) -> list[Word]:

@@ -25,8 +25,8 @@ REPEAT_TOLERANCE = 0.05
 
 _NAME = r"[A-Za-z0-9_][\w.-]*"
 _PAIR = re.compile(
-    rf"\s*({_NAME})\s*(<->|<-->|->|-->|=>|→|↔|,|;|\t|\||\s)\s*({_NAME})\s*[,;:|=\s]\s*([+-]?[\d.,]*\d[\d.,]*(?:[eE][+-]?\d+)?)"
-    r"\s*[,;]?\s*([A-Za-z]+/s|[kMGT]bps)?\s*"
+    rf"\s*\|?\s*({_NAME})\s*(<->|<-->|->|-->|=>|→|↔|,|;|\t|\||\s)\s*({_NAME})\s*[,;:|=\s]\s*([+-]?[\d.,]*\d[\d.,]*(?:[eE][+-]?\d+)?)"
+    r"\s*[,;]?\s*([A-Za-z]+/s|[kMGT]bps)?\s*\|?\s*"
 )
 _ONE_WAY = frozenset({"->", "-->", "=>", "→"})
 _HEADER_WORDS = re.compile(
@@ -53,6 +53,8 @@ def detect(text: str) -> float:
     lines = [
         line for line in clean(text, "").lines if line.text.strip() and not line.text.lstrip().startswith("#")
     ]
+    if lines and _entry(lines[0]) is None and _HEADER_WORDS.search(lines[0].text):
+        lines = lines[1:]
     good = sum(_entry(line) is not None for line in lines)
     return 0.7 if good >= 1 and good >= 0.6 * len(lines) else 0.0
 

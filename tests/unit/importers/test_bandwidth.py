@@ -194,6 +194,15 @@ def test_pairs_with_arrows_and_units() -> None:
     assert found.values.tolist()[0][1] == 12.5e9
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["host1\thost2\tbusbw(GB/s)\nn1\tn2\t92.5\n", "# GB/s\n| n1 | n2 | 92.5 |\n", "n1;n2;92,5 GB/s\n"],
+)
+def test_pairs_in_other_dress(text: str) -> None:
+    assert pair_list.detect(text) > 0.5
+    assert pair_list.parse(text, "f").values[0, 1] == 92.5e9
+
+
 def test_pairs_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(InputError, match=r"f:2:5: a to b is 30 here and 50 on line 1|b to a is 30 here"):
         pair_list.parse("a b 50\nb a 30\n", "f")

@@ -162,6 +162,12 @@ def test_a_command_inside_quotes() -> None:
     assert run.data == 16
 
 
+def test_unknown_further_arguments_are_said() -> None:
+    run = parse(f"run {SHAPE} --tensor-model-parallel-size 2 $MORE --bf16 $EXTRA\n")
+    assert run.tensor == 2
+    assert {"$MORE", "$EXTRA"} <= {word for problem in run.warnings for word in problem.message.split()}
+
+
 def test_two_different_runs_are_refused() -> None:
     with pytest.raises(InputError, match="several commands"):
         parse(f"a {SHAPE}\nb {SHAPE} --bf16\n")
