@@ -1,0 +1,33 @@
+"""Which family of the search space a configuration belongs to, and times comparable across families."""
+
+from __future__ import annotations
+
+import json
+
+from pipette_milp.schema.plan import Configuration
+
+
+def family_key(configuration: Configuration) -> str:
+    """Names a configuration without its layer split."""
+    fields = configuration.model_dump(mode="json", exclude={"stages", "layers_per_stage"})
+    return json.dumps(fields, sort_keys=True)
+
+
+def per_sequence_s(seconds: float, configuration: Configuration) -> float:
+    """An iteration's time divided by its sequences: families may have different global batches."""
+    return seconds / configuration.global_batch_size
+
+
+def short_name(configuration: Configuration) -> str:
+    """Degrees and options in a few characters, for messages."""
+    c = configuration
+    parts = [f"p{c.pipeline} t{c.tensor} d{c.data} b{c.micro_batch} {c.schedule}"]
+    if c.virtual_stages > 1:
+        parts.append(f"v{c.virtual_stages}")
+    if c.sequence_parallel:
+        parts.append("sequence parallel")
+    if c.data_sharding != "none":
+        parts.append(f"sharded {c.data_sharding}")
+    if c.recompute != "none":
+        parts.append(f"{c.recompute} recompute")
+    return " ".join(parts)

@@ -1,0 +1,182 @@
+"""Claims about the search space: every configuration accounted for, and the lower bound over all of them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from pipette_milp.certificates import NO_PLAN_S, Ground, reached_by_arithmetic, recheck_bounds
+from pipette_milp.cost.build import CostModel
+from pipette_milp.cost.tables import CostTables
+from pipette_milp.legality import illegalities
+from pipette_milp.schema.plan import Configuration
+from pipette_milp.schema.result import OPTIMAL_GAP, ConfigurationRecord, SolveResult
+from pipette_milp.search_space import SearchSpace
+from pipette_milp.verify.claims import MOST_NAMED, TOLERANCE, Claim, close, judged
+from pipette_milp.verify.families import family_key, per_sequence_s, short_name
+
+
+class Entry(NamedTuple):
+    """A legal configuration of the space with its record in the result."""
+
+    tables: CostTables
+    configuration: Configuration
+    record: ConfigurationRecord
+
+
+def space_claims(costs: CostModel, space: SearchSpace, result: SolveResult) -> Iterator[Claim]:
+    """Records against the space enumerated again, then the bounds."""
+    if not result.configurations and result.plan is None and result.lower_bound_s is None and space.families:
+        return  # interrupted before the search began: nothing is claimed about the space
+    faults = _membership_faults(costs, space, result)
+    legal = f"{len(space.families)} legal ones, each once"
+    yield judged("configurations: every legal one is listed", faults, legal)
+    refused = f"{len(space.refusals)} of them"
+    yield judged("configurations: refusals", _refusal_faults(space, result), refused)
+    if faults:
+        return
+    by_key = {family_key(tables.configuration): tables for tables in space.families}
+    entries = [
+        Entry(by_key[family_key(record.configuration)], record.configuration, record)
+        for record in result.configurations
+        if isinstance(record.configuration, Configuration)
+    ]
+    yield judged("configurations: status, bound and best plan agree", _status_faults(entries, result))
+    possible = [entry for entry in entries if entry.record.status != "infeasible"]
+    infeasible = [entry for entry in entries if entry.record.status == "infeasible"]
+    if result.lower_bound_s is not None:
+        targets = _targets_s(possible, result)
+        lower = _least_bound_faults(possible, targets)
+        yield judged("lower_bound_s: no configuration has a lower one", lower)
+        yield _own_bounds_claim(possible)
+        yield _grounds_claim("lower_bound_s: no plan of any configuration is faster", possible, targets)
+    if infeasible:
+        targets = [NO_PLAN_S] * len(infeasible)
+        yield _grounds_claim("infeasible configurations have no plan", infeasible, targets)
+
+
+def _membership_faults(costs: CostModel, space: SearchSpace, result: SolveResult) -> list[str]:
+    listed: Counter[str] = Counter()
+    named: dict[str, Configuration] = {}
+    faults = []
+    for record in result.configurations:
+        configuration = record.configuration
+        if not isinstance(configuration, Configuration):
+            continue
+        key = family_key(configuration)
+        listed[key] += 1
+        named[key] = configuration
+        faults += [
+            f"{short_name(configuration)}: {problem}" for problem in illegalities(costs, configuration)
+        ]
+    expected = {family_key(tables.configuration): tables.configuration for tables in space.families}
+    faults += [f"{short_name(expected[key])} is missing" for key in expected if key not in listed]
+    faults += [f"{short_name(named[key])} is no part of the space" for key in listed if key not in expected]
+    faults += [
+        f"{short_name(named[key])} is listed {count} times" for key, count in listed.items() if count > 1
+    ]
+    return faults
+
+
+def _refusal_faults(space: SearchSpace, result: SolveResult) -> list[str]:
+    def key(degrees: object, reason: str) -> tuple[str, str]:
+        return json.dumps(degrees, sort_keys=True), reason
+
+    listed = Counter(
+        key(record.configuration, record.reason)
+        for record in result.configurations
+        if not isinstance(record.configuration, Configuration)
+    )
+    expected = Counter(key(refusal.degrees, refusal.reason) for refusal in space.refusals)
+    faults = [f"{degrees} ({reason}) is missing" for degrees, reason in (expected - listed)]
+    faults += [f"{degrees} ({reason}) does not hold" for degrees, reason in (listed - expected)]
+    faults += [
+        f"{json.dumps(record.configuration)} has status {record.status}, expected refused"
+        for record in result.configurations
+        if not isinstance(record.configuration, Configuration) and record.status != "refused"
+    ]
+    return faults
+
+
+def _status_faults(entries: list[Entry], result: SolveResult) -> Iterator[str]:
+    winner = None if result.plan is None else family_key(result.plan.configuration)
+    ranked = {family_key(plan.configuration): plan.simulated_s for plan in result.plans}
+    for _, configuration, record in entries:
+        name, key = short_name(configuration), family_key(configuration)
+        best_s, bound = record.best_s, record.lower_bound_s
+        if record.status == "refused":
+            yield f"{name} is legal and fits, but refused"
+        if (key == winner) != (record.status == "solved"):
+            yield f"{name} has status {record.status}"
+        if record.status == "infeasible" and best_s is not None:
+            yield f"{name} is infeasible and has a plan"
+        if best_s is not None and bound is not None and bound > best_s * (1 + TOLERANCE):
+            yield f"{name}: lower_bound_s {bound!r} is above best_s {best_s!r}"
+        if key in ranked and (best_s is None or not close(best_s, ranked[key])):
+            yield f"{name}: best_s is {best_s!r}, its plan takes {ranked[key]!r}"
+        yield from _incumbent_faults(configuration, record, result)
+
+
+def _incumbent_faults(
+    configuration: Configuration, record: ConfigurationRecord, result: SolveResult
+) -> Iterator[str]:
+    """A record against the plan reported as best."""
+    if result.plan is None or result.simulated_s is None:
+        return
+    name, best_s, bound = short_name(configuration), record.best_s, record.lower_bound_s
+    wanted = result.settings.get("gap")
+    gap = max(OPTIMAL_GAP, wanted if isinstance(wanted, int | float) else 0.0)
+    incumbent = per_sequence_s(result.simulated_s, result.plan.configuration)
+    if best_s is not None and per_sequence_s(best_s, configuration) < incumbent * (1 - TOLERANCE):
+        yield f"{name}: best_s {best_s!r} beats the plan reported as best"
+    if record.status == "bounded_out" and (
+        bound is None or per_sequence_s(bound, configuration) < incumbent * (1 - gap) * (1 - TOLERANCE)
+    ):
+        yield f"{name} is bounded out by {bound!r}, which leaves room for a better plan"
+
+
+def _least_bound_faults(entries: list[Entry], targets_s: list[float]) -> Iterator[str]:
+    for (_, configuration, record), target in zip(entries, targets_s, strict=True):
+        if record.lower_bound_s is None or record.lower_bound_s < target * (1 - TOLERANCE):
+            yield f"{short_name(configuration)} has the bound {record.lower_bound_s!r}, needed is {target!r}"
+
+
+def _own_bounds_claim(entries: list[Entry]) -> Claim:
+    """Each record's own bound, as far as arithmetic goes; it may be far above that of the space."""
+    bounds = [(entry.tables, entry.record.lower_bound_s or 0.0) for entry in entries]
+    reached = sum(reached_by_arithmetic(tables, bound) for tables, bound in bounds)
+    left = len(bounds) - reached
+    detail = f"{reached} of {len(bounds)} by arithmetic"
+    if left:
+        detail += f", {left} rest on the solver's word"
+    return judged("configurations: lower_bound_s of each", [], detail, how="solver" if left else "re-checked")
+
+
+def _grounds_claim(claim: str, entries: list[Entry], targets_s: list[float]) -> Claim:
+    """Every target with the ground it stands on."""
+    rechecks = recheck_bounds([entry.tables for entry in entries], targets_s)
+    names = [short_name(entry.configuration) for entry in entries]
+    refuted = [
+        f"{name} has a plan of {recheck.refuting_s!r} s"
+        for name, recheck in zip(names, rechecks, strict=True)
+        if recheck.ground is Ground.REFUTED
+    ]
+    counts = Counter(recheck.ground for recheck in rechecks)
+    carrying = (Ground.ARITHMETIC, Ground.LINEAR_PROGRAM, Ground.ENUMERATION)
+    parts = [f"{counts[ground]} by {ground}" for ground in carrying if counts[ground]]
+    left = [name for name, recheck in zip(names, rechecks, strict=True) if recheck.ground is Ground.NONE]
+    if left:
+        more = f" and {len(left) - MOST_NAMED} more" if len(left) > MOST_NAMED else ""
+        parts.append(f"{len(left)} rest on the solver's word: {', '.join(left[:MOST_NAMED])}{more}")
+    return judged(claim, refuted, "; ".join(parts), how="solver" if left else "re-checked")
+
+
+def _targets_s(entries: list[Entry], result: SolveResult) -> list[float]:
+    """The result's bound in seconds of each family's own batch."""
+    bound = result.lower_bound_s or 0.0
+    batches = [entry.configuration.global_batch_size for entry in entries]
+    # without a plan there is no batch to compare with: the instance's only one
+    stated = batches[0] if result.plan is None else result.plan.configuration.global_batch_size
+    return [bound * batch / stated for batch in batches]
