@@ -48,6 +48,7 @@ def _highs(built: milp.MilpModel, options: SolveOptions, listener: Listener) -> 
 
     interface = Highs()
     interface.set_instance(built.model)
+    highspy.Highs.resetGlobalScheduler(True)  # another interface may have started it with other threads
     highs = interface._solver_model
     columns: dict[int, int] = interface._pyomo_var_to_solver_var_map
     settings = {
