@@ -40,5 +40,10 @@ class _LazyKernel:
             self._dispatcher = numba.njit(cache=True)(self.py_func)
         return self._dispatcher
 
+    @property
+    def _numba_type_(self) -> Any:
+        """How numba reads this object where a compiled kernel calls it: as the function it stands for."""
+        return self.dispatcher._numba_type_
+
     def __call__(self, *arguments: Any) -> Any:
         return self.dispatcher(*arguments)
