@@ -62,7 +62,7 @@ def synchronisation(family: CostTables, *rows: list[int], layers: list[int] | No
     return ring_times(family, sync, held, np.array(rows)).tolist()
 
 
-# ------------------------------------------------------------------------------------------------ hops
+# ---------------------------------------------------------------- hops
 def test_a_hop_inside_a_node_and_between_nodes() -> None:
     forward, backward = hops(tables(3, 1, 2), [0], [0], [1])
     assert forward == [[pytest.approx(LOCAL_LATENCY + 0.01)], [pytest.approx(LATENCY + 0.1)]]
@@ -130,7 +130,7 @@ def test_virtual_stages_repeat_the_hops_and_wrap_around() -> None:
     assert backward == [[back], [there], [back]]
 
 
-# ------------------------------------------------------------------------------------------------ rings
+# ---------------------------------------------------------------- rings
 def test_a_ring_costs_its_worst_edge() -> None:
     pair = np.array([[np.inf, 10, 2], [10, np.inf, 4], [8, 10, np.inf]]) * GB
     family = tables(1, 3, 3, pair_bytes_per_s=pair)
@@ -206,7 +206,7 @@ def test_overlap_exposes_the_last_bucket_of_stage_0_only() -> None:
     assert exposed_sync_s(long, np.array([8.0, 8.0]), layers).tolist() == [2.0, 8.0]
 
 
-# ------------------------------------------------------------------------------------------------ embedding
+# ---------------------------------------------------------------- embedding
 def test_the_embedding_exchange_loads_both_directions() -> None:
     family = tables(2, 1, 2, embedding_bytes=GB, embedding_latency_s=0.5)
     one = np.array([[0], [1]])
@@ -225,7 +225,7 @@ def test_all_pairs_of_the_embedding_exchange_run_at_once() -> None:
     assert embedding_time(tables(2, 2, 2), np.array([[0, 0], [1, 1]])) == 0.0
 
 
-# ------------------------------------------------------------------------------------------------ all of them
+# ---------------------------------------------------------------- all of them
 def test_everything_else_follows_from_layers() -> None:
     family = tables(2, 2, 4, sync=dataclasses.replace(ring(), bytes_extra=np.zeros(2)))
     durations = placement_durations(family, np.array([1, 5]), np.array([[0, 1], [2, 3]]))
