@@ -111,6 +111,9 @@ def tightened_layers(tables: CostTables, ceiling_s: float) -> tuple[IntArray, In
         if np.any(low > high):
             return None
         least = per_layer * low + extra
+        sent = tables.sync.bytes_per_layer * low.reshape(-1, pipeline).sum(axis=0) + tables.sync.bytes_extra
+        ring = best_ring_s(tables, links, tables.sync, sent)
+        ring[0] /= tables.sync_buckets
         if separate:
             passing = tables.forward_layer_s * low + tables.forward_extra_s
         else:
@@ -119,7 +122,7 @@ def tightened_layers(tables: CostTables, ceiling_s: float) -> tuple[IntArray, In
             stage = j % pipeline
             before = float(passing[:stage].sum()) + (1 if separate else 2) * stage * hop
             siblings = float(least[stage::pipeline].sum()) - least[j]
-            room = (ceiling_s - tail - before) / micro_batches - siblings - extra[j]
+            room = (ceiling_s - tail - before - ring[stage]) / micro_batches - siblings - extra[j]
             high[j] = min(high[j], int(np.floor(room / per_layer * (1 + 1e-9))))
         if np.any(high < 0) or high.sum() < tables.total_layers:
             return None
@@ -205,6 +208,13 @@ def bound_family(
     cuts = _Cuts(evaluator)
     cuts.seed(split, low, high)
     search = _Search(cuts, ceiling_s, deadline)
+    if groups:
+        high = search.most_layers(split, low, high)
+        if high.sum() < tables.total_layers or np.any(high < low):
+            return closed
+        low = np.maximum(low, tables.total_layers - (high.sum() - high))
+        split = SplitModel(tables, ceiling_s, low, high)
+        cuts.repeat(split)
     opened = search.relax_all(split, busiest_branches(tables, low, high))
     if not groups or search.late or not opened:
         return search.answer(opened)
@@ -277,6 +287,20 @@ class _Search:
             opened.append(_Open(bound, branch, x, prices, layers))
         return opened
 
+    def most_layers(self, model: SplitModel, low: IntArray, high: IntArray) -> IntArray:
+        """[V] the most layers each virtual stage can have in a plan below the ceiling, by the relaxation."""
+        tight = high.copy()
+        for j in range(len(high)):
+            while tight[j] >= low[j]:
+                probe = low.copy()
+                probe[j] = tight[j]
+                model.restrict_layers(probe, tight)
+                bound, _ = self._rounds(model, 0.0, lambda left: model.relax(time_limit_s=left))
+                if bound < self.ceiling_s:
+                    break
+                tight[j] -= 1
+        return tight
+
     def minimise_all(
         self, opened: list[_Open], groups: list[Group], contents: list[IntArray]
     ) -> FamilyBound:
@@ -302,6 +326,7 @@ class _Search:
                 lambda rest, until=until, model=model: model.minimise(  # type: ignore[misc]
                     time_limit_s=max(0.02, min(rest, until - time.monotonic())), gap=MIP_GAP
                 ),
+                whole=True,
             )
             if bound >= self.ceiling_s:
                 continue
@@ -313,9 +338,9 @@ class _Search:
         return self.answer(done, best[1] if best is not None else None)
 
     def _rounds(
-        self, model: SplitModel, bound_s: float, solve: Callable[[float], Solved]
+        self, model: SplitModel, bound_s: float, solve: Callable[[float], Solved], *, whole: bool = False
     ) -> tuple[float, Solved]:
-        """Rounds of cuts; the bound is the ceiling if nothing below it is left."""
+        """Rounds of cuts; the bound is the ceiling if nothing below it is left. ``whole``: integer solutions."""
         solved = NOTHING
         for _ in range(MOST_ROUNDS):
             left = self.deadline - time.monotonic()
@@ -330,7 +355,10 @@ class _Search:
                 self.late = True
                 break
             solved = latest
-            if not self.cuts.add_violated(model, latest.x):
+            added = self.cuts.add_violated(model, latest.x)
+            if whole and isinstance(model, PatternModel):
+                added += model.add_cards(latest.x)
+            if not added:
                 break
         return bound_s, solved
 

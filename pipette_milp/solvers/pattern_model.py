@@ -10,14 +10,16 @@ Further variables beside those of `pipette_milp.solvers.split_model`
     f[j, g, h]  pipelines whose boundary j goes from group g to group h      >= 0
     i[j, g]     those of f[j, g, g] that stay inside a node                  >= 0
     o[s]        stage s lies on several nodes                                binary
-    y[s, R]     a node with a part of stage s has the rings R on its card    binary
+    w[s, r]     share of the cells of s on nodes with a part of r            in [0, 1]
+    y[s, g, R]  a node of g with a part of s has the rings R on its card      binary, added when needed
     u, w[s, g]  some of stage s lies in group g, all of it                   binary
     c[k]        some card has k or more pairs of the embedding exchange      binary
 
 Further constraint families (function that adds it)
     5  every node has one content, every stage has its cells                  `_contents`
     6  flows leave and enter where the cells are, hops cost what they cost    `_boundary`
-    7  rings: over several nodes, sharing a card, crossing groups              `_spread_ring`, `_cards`, `_crossings`
+    7  rings: over several nodes, sharing a card (in the mean, and exactly where a solution needs it), crossing
+       groups                                          `_spread_ring`, `_mean_card`, `add_cards`, `_crossings`
     8  embedding exchange: apart, sharing a card, in different groups          `_embedding`
 """
 
@@ -29,13 +31,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipette_milp.arrays import Array, IntArray
-from pipette_milp.cost.tables import CostTables, Ring
+from pipette_milp.cost.tables import CostTables
 from pipette_milp.solvers.group_links import Group, GroupLinks
+from pipette_milp.solvers.highs import INFINITY
 from pipette_milp.solvers.relaxed import best_embedding_s, crossing_s, ring_latency_s
 from pipette_milp.solvers.split_model import SplitModel
-
-MOST_CARDS = 40
-"""Sets of rings on one card told apart per stage; beyond it only their number counts."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,7 @@ class PatternModel(SplitModel):
         self.groups = groups
         self.links = GroupLinks(tables, groups)
         self.contents = contents
+        self._known_cards: set[tuple[int, int, tuple[int, ...]]] = set()
         self._contents()
         for j in range(min(tables.num_virtual_stages - 1, tables.pipeline)):
             self._boundary(j)
@@ -78,7 +79,7 @@ class PatternModel(SplitModel):
         if any(True for _ in self.rings()):
             for s in range(tables.pipeline):
                 self._spread_ring(s)
-                self._cards(s)
+                self._mean_card(s)
                 if len(groups) > 1:
                     self._crossings(s)
         if tables.embedding_bytes > 0:
@@ -163,66 +164,92 @@ class PatternModel(SplitModel):
         for ring, times in self.rings():
             latency = ring_latency_s(ring, tables.data, 2)
             share = self.exposed_share(ring, s)
-            self.ring_row(int(times[s]), share, ring, latency, self.across_rate, (s,), unless=spread)
+            self.ring_row(int(times[s]), share, ring, latency, self.across_rate, (s,), unless=[(spread, 1.0)])
 
-    def _cards(self, s: int) -> None:
-        """Rings that share the card of a node with a part of stage s.
+    def _mean_card(self, s: int) -> None:
+        """A ring takes at least the mean, over the cells of its stage, of what their cards are loaded with.
 
-        One set for every one that occurs; where those are more than `MOST_CARDS`, one for every number of rings,
-        the least loaded others standing in for those that occur.
+        ``A[s] >= latency + tensor / card * sum over r of w[s, r] U[r]`` with ``w[s, r]`` the share of the cells of s
+        on nodes with a part of r, and the product at its convex envelope (McCormick).
+        """
+        tables, data = self.tables, float(self.tables.data)
+        best_card = float(self.links.card.max())
+        fewest = max(2, math.ceil(tables.data / self.best.most_slots))
+        share_of = []
+        for r in range(tables.pipeline):
+            w = self.column(0.0, 1.0)
+            share_of.append(w)
+            many = []
+            for g, content in enumerate(self.contents):
+                both = (content[:, [s, r]] > 0).all(axis=1) & (content[:, [s, r]] < tables.data).all(axis=1)
+                many.append((self.count[g], np.where(both, content[:, s] / data, 0.0)))
+            self.row([(w, -1.0)], many, at_least=0.0, at_most=0.0)
+        for ring, times in self.rings():
+            per_byte = tables.tensor / best_card
+            products = []
+            for r in range(tables.pipeline):
+                per_layer = per_byte * ring.bytes_per_layer
+                extra = per_byte * float(ring.bytes_extra[r])
+                low = per_layer * float(self.low_of_stage[r]) + extra
+                high = per_layer * float(self.high_of_stage[r]) + extra
+                product = self.column(0.0, INFINITY)
+                own = [(int(j), -per_layer) for j in self.layers[r :: tables.pipeline]]
+                self.row([(product, 1.0), (share_of[r], -low)], at_least=0.0)
+                self.row([(product, 1.0), *own, (share_of[r], -high)], at_least=extra - high)
+                products.append((product, -self.exposed_share(ring, s)))
+            latency = self.exposed_share(ring, s) * ring_latency_s(ring, tables.data, fewest)
+            self.row([(int(times[s]), 1.0), (share_of[s], -latency), *products], at_least=0.0)
+
+    def add_cards(self, x: Array) -> int:
+        """The cards of an integer solution whose rings take longer than it says, exactly; how many were added.
+
+        A card is a set of rings that meet on one node. Its rows are switched by a binary that is 1 as soon as any
+        node with a part of the stage has this set.
         """
         tables = self.tables
-        found: dict[tuple[float, tuple[int, ...]], list[tuple[int, IntArray]]] = {}
-        for g, content in enumerate(self.contents):
-            partial = (content > 0) & (content < tables.data)
-            using = np.flatnonzero(partial[:, s])
-            codes = partial[using] @ (1 << np.arange(tables.pipeline, dtype=object)) if len(using) else []
-            for code in dict.fromkeys(codes):
-                rows = using[np.array([other == code for other in codes])]
-                rings = tuple(int(r) for r in np.flatnonzero(partial[rows[0]]))
-                found.setdefault((float(self.links.card[g]), rings), []).append((g, rows))
-        counted = len(found) > MOST_CARDS
-        if counted:
-            fastest = max(rate for rate, _ in found)
-            merged: dict[tuple[float, tuple[int, ...]], list[tuple[int, IntArray]]] = {}
-            for (_, rings), where in found.items():
-                merged.setdefault((fastest, (len(rings),)), []).extend(where)
-            found = merged
+        added = 0
         fewest = max(2, math.ceil(tables.data / self.best.most_slots))
-        for (rate, key), where in found.items():
-            present = self.column(0.0, 1.0, integer=True)
-            many: dict[int, Array] = {}
-            for g, rows in where:
-                many.setdefault(g, np.zeros(len(self.count[g])))[rows] += self.contents[g][rows, s]
-            self.row(
-                [(present, -float(tables.data))],
-                [(self.count[g], coefficients) for g, coefficients in many.items()],
-                at_most=0.0,
-            )
-            for ring, times in self.rings():
-                self._card_rows(s, int(times[s]), ring, present, rate, key, fewest, counted=counted)
+        layers = x[self.layers].reshape(-1, tables.pipeline).sum(axis=0)
+        for g, columns in enumerate(self.count):
+            for i in np.flatnonzero(np.round(x[columns])):
+                content = self.contents[g][i]
+                rings = tuple(int(r) for r in np.flatnonzero((content > 0) & (content < tables.data)))
+                for s in rings:
+                    for ring, times in self.rings():
+                        sent = ring.bytes_per_layer * layers + ring.bytes_extra
+                        needed = self.exposed_share(ring, s) * (
+                            ring_latency_s(ring, tables.data, fewest)
+                            + tables.tensor * float(sent[list(rings)].sum()) / float(self.links.card[g])
+                        )
+                        short = needed > float(x[times[s]]) + 1e-5 * float(x[self.total])
+                        if short and (s, g, rings) not in self._known_cards:
+                            self._add_card(s, g, rings, fewest)
+                            added += 1
+        return added
 
-    def _card_rows(
-        self,
-        s: int,
-        time: int,
-        ring: Ring,
-        present: int,
-        rate: float,
-        key: tuple[int, ...],
-        fewest: int,
-        *,
-        counted: bool,
-    ) -> None:
-        low = ring.bytes_per_layer * self.low_of_stage + ring.bytes_extra
-        stages, more = key, 0.0
-        if counted:
-            stages, more = (s,), float(np.sort(np.delete(low, s))[: key[0] - 1].sum())
-        share, latency = self.exposed_share(ring, s), ring_latency_s(ring, self.tables.data, fewest)
-        per_byte = self.tables.tensor / rate
-        at_low = share * (latency + per_byte * (float(low[list(stages)].sum()) + more))
-        self.row([(time, 1.0), (present, -at_low)], at_least=0.0)
-        self.ring_row(time, share, ring, latency, per_byte, stages, more_bytes=more, unless=present)
+    def _add_card(self, s: int, g: int, rings: tuple[int, ...], fewest: int) -> None:
+        self._known_cards.add((s, g, rings))
+        tables = self.tables
+        present = self.column(0.0, 1.0, integer=True)
+        content = self.contents[g]
+        having = np.all((content[:, list(rings)] > 0) & (content[:, list(rings)] < tables.data), axis=1)
+        cells = np.where(having, content[:, s], 0).astype(float)
+        self.row([(present, -float(tables.data))], [(self.count[g], cells)], at_most=0.0)
+        per_byte = tables.tensor / float(self.links.card[g])
+        for ring, times in self.rings():
+            time, share = int(times[s]), self.exposed_share(ring, s)
+            latency = ring_latency_s(ring, tables.data, fewest)
+            extra = float(ring.bytes_extra[list(rings)].sum())
+            at_low = share * (latency + per_byte * (ring.bytes_per_layer * self._least_layers(rings) + extra))
+            self.row([(time, 1.0), (present, -at_low)], at_least=0.0)
+            self.ring_row(time, share, ring, latency, per_byte, rings, unless=[(present, 1.0)])
+
+    def _least_layers(self, stages: tuple[int, ...]) -> float:
+        """Layers that some stages have together at least: their own least, or what the others cannot take."""
+        inside = np.zeros(self.tables.pipeline, dtype=bool)
+        inside[list(stages)] = True
+        rest = self.tables.total_layers - self.high_of_stage[~inside].sum()
+        return float(max(self.low_of_stage[inside].sum(), rest))
 
     def _crossings(self, s: int) -> None:
         """A stage with some but not all of its cells in a group has a ring through that group's border."""
@@ -244,11 +271,12 @@ class PatternModel(SplitModel):
                 wholes.append((whole, 1.0))
             per_byte = tables.tensor / self.links.group_crossing_rate(g)
             for ring, times in self.rings():
+                time, share = int(times[s]), self.exposed_share(ring, s)
+                latency = ring_latency_s(ring, tables.data, fewest)
                 sent = float(ring.bytes_per_layer * self.low_of_stage[s] + ring.bytes_extra[s])
-                value = self.exposed_share(ring, s) * (
-                    ring_latency_s(ring, tables.data, fewest) + per_byte * sent
-                )
-                self.row([(int(times[s]), 1.0), *[(c, -value * sign) for c, sign in border]], at_least=0.0)
+                value = share * (latency + per_byte * sent)
+                self.row([(time, 1.0), *[(c, -value * sign) for c, sign in border]], at_least=0.0)
+                self.ring_row(time, share, ring, latency, per_byte, (s,), unless=border)
         if wholes:
             self.row(wholes, at_most=1.0)
 

@@ -132,23 +132,24 @@ class SplitModel(Model):
         s_per_byte: float,
         stages: tuple[int, ...],
         *,
-        more_bytes: float = 0.0,
-        unless: int | None = None,
+        unless: list[tuple[int, float]] | None = None,
     ) -> int:
         """``time >= share * (latency + s_per_byte * bytes of stages)``, layers as variables.
 
         Args:
-            more_bytes: further bytes on the same card.
-            unless: a binary column; 0 switches the row off.
+            unless: terms that are 1 where the row holds; 0 switches it off.
         """
         per_layer = share * s_per_byte * ring.bytes_per_layer
         own = [int(self.layers[j]) for s in stages for j in range(s, len(self.layers), self.tables.pipeline)]
-        constant = share * (latency_s + s_per_byte * (float(ring.bytes_extra[list(stages)].sum()) + more_bytes))
+        constant = share * (latency_s + s_per_byte * float(ring.bytes_extra[list(stages)].sum()))
         terms = [(time, 1.0), *[(j, -per_layer) for j in own]]
         if unless is None:
             return self.row(terms, at_least=constant)
-        most = constant + per_layer * float(self.high_of_stage[list(stages)].sum())
-        return self.row([*terms, (unless, -most)], at_least=constant - most)
+        inside = np.zeros(self.tables.pipeline, dtype=bool)
+        inside[list(stages)] = True
+        left = self.tables.total_layers - self.low_of_stage[~inside].sum()
+        most = constant + per_layer * float(min(self.high_of_stage[inside].sum(), left))
+        return self.row([*terms, *[(c, -most * sign) for c, sign in unless]], at_least=constant - most)
 
     # ------------------------------------------------------------------ 3
     def _tail(self) -> None:
