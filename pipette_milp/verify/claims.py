@@ -95,7 +95,7 @@ def differences(claimed: Any, recomputed: Any, *, absolute: float = 0.0, place: 
     if _number(claimed) and _number(recomputed):
         same = close(claimed, recomputed, absolute)
     else:
-        same = claimed == recomputed
+        same = type(claimed) is type(recomputed) and claimed == recomputed
     return [] if same else [f"{place} says {claimed!r}, recomputed {recomputed!r}".lstrip()]
 
 
