@@ -9,10 +9,11 @@ from pipette_milp.formulations import cpsat
 from pipette_milp.formulations.problem import JointProblem
 from pipette_milp.solvers.solver_call import Listener, Progress, SolveOptions, SolveReport
 
-RELAXATION_VARIABLES = 3000
-"""Size from which a single worker relaxes everything linearly, below which nothing; several workers differ in
-it anyway. On 16 nodes, 4 stages by 4 replicas, the bound after 20 s was 4.18 s with it, 3.92 s with CP-SAT's
-default. Tiny models close in 0.2 s without, while one in three hundred took over 10 s with either."""
+SMALL_MODEL_VARIABLES = 3000
+"""Size up to which a single worker enumerates plans (no linear relaxation, branching on the plan's variables
+in order), and above which it relaxes everything; several workers differ in it anyway. Tiny models close in
+0.2 s, while with CP-SAT's own choice one in three hundred took over 10 s, branching on ticks. On 16 nodes, 4
+stages by 4 replicas, the bound after 20 s was 4.18 s with the full relaxation, 3.92 s without."""
 
 
 def solve_cpsat(problem: JointProblem, options: SolveOptions, listener: Listener) -> SolveReport:
@@ -35,8 +36,11 @@ def solve_cpsat(problem: JointProblem, options: SolveOptions, listener: Listener
     parameters.relative_gap_limit = options.gap
     parameters.absolute_gap_limit = 0.0
     if options.threads == 1:
-        large = len(built.model.proto.variables) > RELAXATION_VARIABLES
-        parameters.linearization_level = 2 if large else 0
+        if len(built.model.proto.variables) > SMALL_MODEL_VARIABLES:
+            parameters.linearization_level = 2
+        else:
+            parameters.linearization_level = 0
+            parameters.search_branching = cp_model.FIXED_SEARCH
 
     class OnPlan(cp_model.CpSolverSolutionCallback):
         def on_solution_callback(self) -> None:
