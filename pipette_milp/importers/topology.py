@@ -267,9 +267,10 @@ def _row_affinity(
         for name, cell in zip(header.affinities, filled, strict=False)
     }
     cpus, numa = _size_of(values.get("CPU Affinity")), _size_of(values.get("NUMA Affinity"))
-    if cpus is not None and numa is not None and numa > cpus:
+    if numa is not None and "CPU Affinity" in values and numa > (cpus or 0):
+        where = filled[0].at(content.source)
         warnings.append(
-            Problem(filled[0].at(content.source), f"{cpus} CPUs on {numa} NUMA nodes cannot be: left out")
+            Problem(where, "a GPU near more NUMA nodes than CPUs cannot be: affinities of this row left out")
         )
         return {}
     return values

@@ -106,3 +106,10 @@ def test_affinity_columns_in_another_order_are_left_out() -> None:
     node = topology.parse(text, "f")
     assert node.cpu_affinity == (None,)
     assert "another order" in node.warnings[0].message
+
+
+@pytest.mark.parametrize("cells", ["0\t0-63", "N/A\t0-63"])
+def test_affinities_that_changed_places_are_left_out(cells: str) -> None:
+    node = topology.parse(f"\tGPU0\tCPU Affinity\tNUMA Affinity\nGPU0\t X \t{cells}\n", "f")
+    assert node.numa_affinity == (None,)
+    assert "more NUMA nodes than CPUs" in node.warnings[0].message
