@@ -166,10 +166,20 @@ def verify(
     Every claim is listed with how it was checked: recomputed, re-checked, or resting on a solver's word.
     """
     from pipette_milp.cli.inputs import read_instance_of
-    from pipette_milp.schema.result import load_result
+    from pipette_milp.schema.result import SolveResult
+    from pipette_milp.schema.strict import parse_json, read_text, validate
     from pipette_milp.verify import verify as run_verify
 
-    loaded = load_result(result)
+    value = parse_json(read_text(result), result)
+    try:
+        loaded = validate(SolveResult, value, result)
+    except InputError as error:
+        if not (isinstance(value, dict) and {"instance_sha256", "termination"} <= set(value)):
+            raise
+        # a result, but one that cannot be: a bound above the objective, a negative gap
+        tell(f"error: {error}")
+        tell("verification failed")
+        sys.exit(ExitCode.VERIFICATION_FAILED)
     try:
         checked = read_instance_of(instance, loaded)
     except InputError as error:

@@ -187,6 +187,53 @@ def test_verify_of_a_file_that_is_no_result(run: Run, fake_verify: dict[str, Any
     assert "instance_sha256: is required" in outcome.err
 
 
+def test_verify_of_a_result_that_cannot_be(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    document = json.loads(result_for(load_instance(TINY)).to_json())
+    write_json_atomically(path, {**document, "lower_bound_s": 2.0})
+    outcome = run("verify", TINY, path)
+    assert (outcome.code, outcome.out) == (5, "")
+    assert "is above simulated_s" in outcome.err
+
+
+def test_verify_refuses_made_up_figures(run: Run, tmp_path: Path) -> None:
+    """Without any stand-in: the plan is simulated again."""
+    path = tmp_path / "r.json"
+    write_text_atomically(path, result_for(load_instance(TINY)).to_json())
+    outcome = run("verify", TINY, path)
+    assert outcome.code == 5
+    assert "FAILED  recomputed  simulated_s" in outcome.out
+
+
+def test_estimate_and_simulate_agree(run: Run, tmp_path: Path) -> None:
+    words = ("--pipeline", 2, "--tensor", 2, "--micro-batch", 1, "--json")
+    estimated = run("estimate", TINY, *words)
+    assert estimated.code == 0
+    document = json.loads(estimated.out)
+    path, trace = tmp_path / "plan.json", tmp_path / "trace.json"
+    write_json_atomically(path, {key: document[key] for key in ("configuration", "placement")})
+    simulated = run("simulate", TINY, path, "--json", "--trace", trace)
+    assert json.loads(simulated.out) == document
+    last_us = max(
+        event["ts"] + event["dur"] for event in json.loads(trace.read_text())["traceEvents"] if "dur" in event
+    )
+    assert last_us == pytest.approx(document["simulated_s"] * 1e6, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--pipeline", 1, "--tensor", 4), "exceeds the 2 GPUs of a node"),
+        (("--pipeline", 2, "--layers-per-stage", "1,1"), "hold 2 layers"),
+        (("--pipeline", 2, "--schedule", "zb-h1", "--virtual-stages", 2), "virtual stage"),
+    ],
+)
+def test_estimate_names_the_rule(run: Run, words: tuple[object, ...], says: str) -> None:
+    outcome = run("estimate", TINY, *words, "--micro-batch", 1)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert says in outcome.err
+
+
 def test_no_arguments_and_unknown_commands(run: Run) -> None:
     assert "solve" in run("--help").out
     assert run("--version").out.strip() == "0.1.0"
