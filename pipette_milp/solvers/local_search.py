@@ -1,8 +1,9 @@
-"""Local search on the simulated time: random exchanges, kept when they do not make the plan worse.
+"""Local search on the simulated time: descents with a little warmth, again and again from the best plan.
 
-Moves: exchange two cells (or a cell and a free place), exchange the contents of two nodes, exchange two replicas of
-one stage or of all, move one layer from a virtual stage to another. Plans of equal time are ranked by the sum of
-their communication, so that the search does not stand still on plateaus of the maximum.
+A search runs in cycles. Each starts from the best plan known, accepts small losses at first (a random threshold
+that shrinks to nothing) and ends as a plain descent. Cycles grow while they do not help. Half of the moves start
+where the critical path loses time. Moves are `pipette_milp.solvers.moves`, acceptance is exact and mostly decided
+without a simulation: `pipette_milp.solvers.screening`.
 """
 
 from __future__ import annotations
@@ -11,11 +12,21 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pipette_milp.arrays import IntArray
+from pipette_milp.arrays import Array, IntArray
 from pipette_milp.solvers.evaluation import Candidate, Evaluator
+from pipette_milp.solvers.moves import DRAWS, mix_of
+from pipette_milp.solvers.screening import Screen
 
-PLATEAU_WEIGHT = 1e-6
-"""Weight of the summed communication against the simulated time; too small to trade one for the other."""
+BLOCK = 128
+"""Moves between two questions to ``stop``: about a millisecond."""
+FIRST_CYCLE = 4_096
+"""Moves of the first cycle, the plain descent, and of the first warm one."""
+GROWTH = 1.5
+LONGEST_CYCLE = 400_000
+WARMTH = (2e-4, 1e-3, 4e-3)
+"""Mean loss accepted at the start of a cycle, relative to the plan's time; cycles take them in turn."""
+FOCUS = 24
+"""Cells on the critical path that moves start from."""
 
 
 def local_search(
@@ -27,122 +38,87 @@ def local_search(
     stop: Callable[[], bool] = lambda: False,
     patience: int | None = None,
 ) -> tuple[float, Candidate]:
-    """Improve a candidate; returns its simulated time and itself.
+    """Improve a candidate; returns its simulated time and itself, never worse than the start.
 
     Args:
-        iterations: evaluations at most.
-        stop: asked before every evaluation.
-        patience: give up after so many evaluations in a row without improvement.
+        iterations: moves at most.
+        stop: asked before every block of `BLOCK` moves.
+        patience: give up after so many moves in a row without improvement.
     """
-    state = _State(evaluator, start)
-    since = 0
-    for _ in range(iterations):
-        if stop() or (patience is not None and since >= patience):
+    walk = Walk(evaluator, start, rng)
+    length, cycle = float(FIRST_CYCLE), 0
+    while walk.moves < iterations and not stop():
+        warmth = WARMTH[(cycle - 1) % len(WARMTH)] * walk.best_s if cycle > 0 else 0.0
+        before = walk.best_s
+        budget = min(int(length), iterations - walk.moves)
+        first = walk.moves
+        while walk.moves - first < budget:
+            if stop() or (patience is not None and walk.moves - walk.improved_at >= patience):
+                return walk.best_s, walk.best
+            left = 1.0 - (walk.moves - first) / budget
+            walk.block(min(BLOCK, budget - (walk.moves - first)), warmth * left * left)
+        if not walk.mix.any():
             break
-        since = 0 if state.try_move(rng) else since + 1
-    return state.best_s, Candidate(state.best_layers, state.best_cells)
+        cycle += 1
+        if walk.best_s >= before and cycle % len(WARMTH) == 0:
+            length = min(length * GROWTH, LONGEST_CYCLE)
+        walk.back_to_best()
+    return walk.best_s, walk.best
 
 
-class _State:
-    def __init__(self, evaluator: Evaluator, start: Candidate) -> None:
-        self.evaluator = evaluator
-        self.tables = evaluator.tables
-        self.layers = start.layers.copy()
-        self.cells = start.node_of_cell.copy()
-        self.best_s, self.rank = self._value(self.layers, self.cells)
-        self.best_layers, self.best_cells = self.layers.copy(), self.cells.copy()
-        spare = self.tables.slots - np.bincount(self.cells.reshape(-1), minlength=self.tables.num_nodes)
-        self.spare = spare
-        movable = int((self.tables.max_layers > self.tables.min_layers).any())
-        several_nodes = self.tables.num_nodes > 1
-        self.moves: list[Callable[[np.random.Generator], tuple[IntArray, IntArray] | None]] = []
-        if several_nodes:
-            self.moves += [self._exchange_cells, self._exchange_cells, self._exchange_nodes]
-            if self.tables.data > 1:
-                self.moves += [self._exchange_replicas, self._exchange_in_stage]
-            if spare.any():
-                self.moves.append(self._use_free_place)
-        if movable and self.tables.num_virtual_stages > 1:
-            self.moves.append(self._move_layer)
+class Walk:
+    """A walk over candidates: where it stands, the best one seen, how many moves it made."""
 
-    def _value(self, layers: IntArray, cells: IntArray) -> tuple[float, float]:
-        durations = self.evaluator.durations(Candidate(layers, cells))
-        time = self.evaluator.of_durations(durations)
-        communication = (
-            durations.hop_forward_s.sum()
-            + durations.hop_backward_s.sum()
-            + durations.gradient_sync_s.sum()
-            + durations.parameter_gather_s.sum()
-            + durations.embedding_sync_s
-        )
-        return time, time + PLATEAU_WEIGHT * float(communication)
+    def __init__(self, evaluator: Evaluator, start: Candidate, rng: np.random.Generator) -> None:
+        self.screen = Screen(evaluator, start)
+        self.rng = rng
+        self.mix = mix_of(evaluator.tables)
+        self.moves = 0
+        self.improved_at = 0
+        self.best_s = self.screen.time_s
+        self.best = self.screen.candidate()
+        self._focus: IntArray | None = None
 
-    def try_move(self, rng: np.random.Generator) -> bool:
-        """One random move; True if the best time improved."""
-        if not self.moves:
-            return False
-        changed = self.moves[rng.integers(len(self.moves))](rng)
-        if changed is None:
-            return False
-        layers, cells = changed
-        time, rank = self._value(layers, cells)
-        if rank > self.rank:
-            return False
-        if cells is not self.cells and self.spare.any():
-            self.spare = self.tables.slots - np.bincount(cells.reshape(-1), minlength=self.tables.num_nodes)
-        self.layers, self.cells, self.rank = layers, cells, rank
-        if time < self.best_s * (1 - 1e-12):
-            self.best_s, self.best_layers, self.best_cells = time, layers, cells
-            return True
-        return False
+    def block(self, number: int, warmth_s: float) -> None:
+        """Make some moves, each accepted if it loses less than an exponential variate of mean ``warmth_s``."""
+        screen, rng = self.screen, self.rng
+        draws = rng.random((number, DRAWS))
+        allowed = rng.exponential(size=number) * warmth_s
+        if self._focus is None:
+            self._focus = critical_cells(screen, rng)
+        focus, first = self._focus, 0
+        while first < number:
+            k = screen.next_promising(draws, self.mix, focus, screen.rank_s + allowed, first)
+            if k == number:
+                break
+            if screen.take(screen.rank_s + allowed[k]):
+                self._focus = None  # found anew for the next block
+                if screen.time_s < self.best_s * (1 - 1e-12):
+                    self.best_s, self.best = screen.time_s, screen.candidate()
+                    self.improved_at = self.moves + k
+            first = k + 1
+        self.moves += number
 
-    def _exchange_cells(self, rng: np.random.Generator) -> tuple[IntArray, IntArray] | None:
-        first, second = rng.integers(self.cells.size, size=2)
-        flat = self.cells.reshape(-1)
-        if flat[first] == flat[second]:
-            return None
-        cells = self.cells.copy()
-        cells.reshape(-1)[[first, second]] = flat[second], flat[first]
-        return self.layers, cells
+    def back_to_best(self) -> None:
+        """Stand at the best candidate again."""
+        self.screen.moved_to(self.best)
+        self._focus = None
 
-    def _exchange_nodes(self, rng: np.random.Generator) -> tuple[IntArray, IntArray] | None:
-        first, second = rng.integers(self.tables.num_nodes, size=2)
-        if first == second or self.tables.slots[first] != self.tables.slots[second]:
-            return None
-        cells = self.cells.copy()
-        cells[self.cells == first], cells[self.cells == second] = second, first
-        return self.layers, cells
 
-    def _exchange_replicas(self, rng: np.random.Generator) -> tuple[IntArray, IntArray] | None:
-        first, second = rng.integers(self.tables.data, size=2)
-        if first == second:
-            return None
-        cells = self.cells.copy()
-        cells[:, [first, second]] = cells[:, [second, first]]
-        return self.layers, cells
+def critical_cells(screen: Screen, rng: np.random.Generator) -> IntArray:
+    """[FOCUS] flat indices of cells, drawn in proportion to the time the critical path loses there.
 
-    def _exchange_in_stage(self, rng: np.random.Generator) -> tuple[IntArray, IntArray] | None:
-        stage = rng.integers(self.tables.pipeline)
-        first, second = rng.integers(self.tables.data, size=2)
-        if self.cells[stage, first] == self.cells[stage, second]:
-            return None
-        cells = self.cells.copy()
-        cells[stage, [first, second]] = cells[stage, [second, first]]
-        return self.layers, cells
-
-    def _use_free_place(self, rng: np.random.Generator) -> tuple[IntArray, IntArray] | None:
-        free = np.flatnonzero(self.spare > 0)
-        if not len(free):
-            return None
-        cells = self.cells.copy()
-        cells.reshape(-1)[rng.integers(cells.size)] = free[rng.integers(len(free))]
-        return self.layers, cells
-
-    def _move_layer(self, rng: np.random.Generator) -> tuple[IntArray, IntArray] | None:
-        source, target = rng.integers(len(self.layers), size=2)
-        if source == target:
-            return None
-        layers = self.layers.copy()
-        layers[source] -= 1
-        layers[target] += 1
-        return (layers, self.cells) if self.evaluator.fits(layers) else None
+    A hop counts as often as it lies on the path; a synchronisation belongs to any cell of its stage.
+    """
+    f, current = screen.f, screen.current
+    replica, end, path = screen.critical_path()
+    tasks = (2 + f.separate) * f.virtual
+    lost = (path * current.lanes[replica])[tasks:].reshape(2, f.virtual - 1).sum(axis=0)
+    shares: Array = np.append(lost, current.guard[end])
+    total = shares.sum()
+    if total <= 0:
+        return np.zeros(0, dtype=np.int64)
+    picked = rng.choice(f.virtual, size=FOCUS, p=shares / total)
+    stages = np.where(picked < f.virtual - 1, picked + rng.integers(2, size=FOCUS), end) % f.pipeline
+    replicas = np.where(picked < f.virtual - 1, replica, rng.integers(f.data, size=FOCUS))
+    return np.asarray(stages * f.data + replicas, dtype=np.int64)

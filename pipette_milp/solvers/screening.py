@@ -14,7 +14,7 @@ import numpy as np
 from pipette_milp.accelerate import AVAILABLE, compiled
 from pipette_milp.arrays import Array, IntArray
 from pipette_milp.simulator import EventGraph
-from pipette_milp.simulator.longest_path import node_ends
+from pipette_milp.simulator.longest_path import lane_finish_times, node_ends
 from pipette_milp.simulator.path_counts import trace
 from pipette_milp.solvers.evaluation import Candidate, Evaluator
 from pipette_milp.solvers.incremental import (
@@ -97,16 +97,16 @@ def tail_s(f, step):
 
 
 @compiled
-def value_of(f, held, smoothing):
+def value_of(f, finish, guard, step, communication, smoothing):
     """Simulated seconds and the rank that the search minimises, from complete finish times."""
-    d = held.finish.shape[0]
+    d = finish.shape[0]
     worst, total = 0.0, 0.0
     for z in range(d):
-        own = replica_s(held.finish, held.guard, z)
+        own = replica_s(finish, guard, z)
         worst = max(worst, own)
         total += own
-    time = worst + tail_s(f, held.step)
-    return time, time + smoothing * (total / d + held.communication[0] / f.pipeline)
+    time = worst + tail_s(f, step)
+    return time, time + smoothing * (total / d + communication[0] / f.pipeline)
 
 
 @compiled
@@ -238,15 +238,25 @@ def next_promising(
 
 
 @compiled
-def lane_ends(predecessors, duration_row, lane, ends):
-    """End of every node of one replica; ``ends`` [n + 1] with the start, 0, last."""
+def node_ends_of(predecessors, duration_row, lanes, z, ends):
+    """End of every node of replica z; ``ends`` [n + 1] with the start, 0, last."""
     nodes, most = predecessors.shape
     ends[nodes] = 0.0
     for node in range(nodes):
         start = ends[predecessors[node, 0]]
         for column in range(1, most):
             start = max(start, ends[predecessors[node, column]])
-        ends[node] = start + lane[duration_row[node]]
+        ends[node] = start + lanes[z, duration_row[node]]
+
+
+@compiled
+def finish_changed(predecessors, duration_row, last_node, lanes, changed, ends, finish):
+    """Finish times [d, p] of the replicas with ``changed[z] == 1``, one after another."""
+    for z in range(lanes.shape[0]):
+        if changed[z] == 1:
+            node_ends_of(predecessors, duration_row, lanes, z, ends)
+            for s in range(len(last_node)):
+                finish[z, s] = ends[last_node[s]]
 
 
 @compiled
@@ -299,8 +309,7 @@ class Screen:
             trial.step,
         )
         self.changed[:] = 1
-        self.time_s, self.rank_s = self.simulate(np.inf)
-        self.accept()
+        self.take(np.inf)
 
     def time_if_below(self, candidate: Candidate, limit_s: float) -> float:
         """Simulated seconds of any candidate; inf if a known path shows that they are not below the limit."""
@@ -349,19 +358,35 @@ class Screen:
     def simulate(self, limit: float) -> tuple[float, float]:
         """Simulated seconds and rank of the trial; keeps the path that would have refused it if above limit."""
         trial, graph = self.trial, self.graph
-        longest, path = -1.0, None
-        for z in np.flatnonzero(self.changed):
-            ends = self._ends_of(trial.lanes[z])
-            trial.finish[z] = ends[graph.last_node]
-            through = trial.finish[z] + trial.guard
-            stage = int(through.argmax())
-            if through[stage] > longest:
-                longest = through[stage]
-                path = self._path(ends, stage), stage
-        time, rank = value_of(self.f, trial, self.smoothing)
-        if path is not None and rank > limit:
-            self._keep(*path)
+        if AVAILABLE:
+            finish_changed(
+                graph.predecessors,
+                graph.duration_row,
+                graph.last_node,
+                trial.lanes,
+                self.changed,
+                self._node_ends,
+                trial.finish,
+            )
+        else:
+            lanes = self.changed == 1
+            trial.finish[lanes] = lane_finish_times(graph, trial.lanes[lanes].T).T
+        time, rank = value_of(self.f, trial.finish, trial.guard, trial.step, trial.communication, self.smoothing)
+        if rank > limit and self.changed.any():
+            through = np.where(self.changed[:, None] == 1, trial.finish + trial.guard, -1.0)
+            z, stage = np.unravel_index(int(through.argmax()), through.shape)
+            self._keep(self._path(trial.lanes, int(z), int(stage)), int(stage))
         return float(time), float(rank)
+
+    def take(self, limit: float) -> bool:
+        """Simulate the trial and stand there if its rank is within the limit."""
+        time_s, rank_s = self.simulate(limit)
+        if rank_s > limit:
+            self.refuse()
+            return False
+        self.time_s, self.rank_s = time_s, rank_s
+        self.accept()
+        return True
 
     def accept(self) -> None:
         """The trial becomes the candidate it stands at."""
@@ -384,23 +409,20 @@ class Screen:
         """Slowest replica, the stage its path ends at, and the path's counts [rows]."""
         through = self.current.finish + self.current.guard
         z, stage = np.unravel_index(int(through.argmax()), through.shape)
-        path = self._path(self._ends_of(self.current.lanes[z]), int(stage))
+        path = self._path(self.current.lanes, int(z), int(stage))
         self._keep(path, int(stage))
         return int(z), int(stage), path
 
-    def _ends_of(self, lane: Array) -> Array:
+    def _path(self, lanes: Array, z: int, stage: int) -> Array:
+        graph = self.graph
         if not AVAILABLE:
-            self._node_ends = node_ends(self.graph, lane[:, None])[:, 0]
-        else:
-            lane_ends(self.graph.predecessors, self.graph.duration_row, lane, self._node_ends)
-        return self._node_ends
-
-    def _path(self, ends: Array, stage: int) -> Array:
-        if not AVAILABLE:
-            return trace(self.graph, ends[:, None], np.array([stage]), self.f.rows)[0].astype(float)
+            ends = node_ends(graph, np.ascontiguousarray(lanes[z, :, None]))
+            return np.asarray(trace(graph, ends, np.array([stage]), self.f.rows)[0], dtype=np.float64)
         counts = np.zeros(self.f.rows)
-        last = int(self.graph.last_node[stage])
-        walk_from(self.graph.predecessors, self.graph.duration_row, last, ends, counts)
+        node_ends_of(graph.predecessors, graph.duration_row, lanes, z, self._node_ends)
+        walk_from(
+            graph.predecessors, graph.duration_row, int(graph.last_node[stage]), self._node_ends, counts
+        )
         return counts
 
     def _keep(self, path: Array, stage: int) -> None:
