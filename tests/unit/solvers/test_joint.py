@@ -20,8 +20,8 @@ BACKENDS = ("milp", "cpsat")
 
 
 def tables(seed: int = 16) -> CostTables:
-    """Three stages by two replicas, whose first plan is not the best one."""
-    return random_tables(np.random.default_rng(seed), SHAPES[15])
+    """Three stages by two replicas on three nodes, with room in memory."""
+    return replace(random_tables(np.random.default_rng(seed), SHAPES[15]), memory_usable_bytes=1e3)
 
 
 def optimum_s(family: CostTables) -> float:
@@ -44,8 +44,17 @@ def test_no_room_on_the_nodes() -> None:
     assert solve_joint([family], in_process=True).status == "INFEASIBLE"
 
 
+def tables_of_several_rounds() -> CostTables:
+    """The first instance whose bound and simulation do not meet in one round."""
+    for seed in range(30):
+        family = tables(seed)
+        if exhaustive(family) and len(solve_joint([family], backend="cpsat", in_process=True).rounds) >= 3:
+            return family
+    raise AssertionError("every instance closes at once")
+
+
 def test_iteration_limit() -> None:
-    family = tables()
+    family = tables_of_several_rounds()
     outcome = solve_joint([family], iteration_limit=1, in_process=True)
     assert outcome.status == "LIMIT"
     assert len(outcome.rounds) == 1
