@@ -173,8 +173,12 @@ class Transformer:
         model = self.model
         hidden = model.hidden_size * (4.0 + 6.0) * element_bytes + (2.0 * model.hidden_size * self.dropout)
         activation = self.mlp_matrices * model.ffn_hidden_size * element_bytes
-        scores = 0.0
-        if not flash:
-            passes = 2.0 * element_bytes + ((2.0 * element_bytes + 1.0) if self.dropout else 0.0)
-            scores = passes * model.attention_heads * model.sequence_length
-        return hidden / (tensor if sequence_parallel else 1) + (activation + scores) / tensor
+        scores = self.scores_memory_traffic_bytes(tensor, element_bytes=element_bytes, flash=flash)
+        return hidden / (tensor if sequence_parallel else 1) + activation / tensor + scores
+
+    def scores_memory_traffic_bytes(self, tensor: int, *, element_bytes: int, flash: bool) -> float:
+        """The part of it that selective recompute repeats: softmax and dropout over the scores."""
+        if flash:
+            return 0.0
+        passes = 2.0 * element_bytes + ((2.0 * element_bytes + 1.0) if self.dropout else 0.0)
+        return passes * self.model.attention_heads * self.model.sequence_length / tensor

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipette_milp.cost.compute import TaskTime
 from pipette_milp.arrays import Array
+from pipette_milp.cost.compute import TaskTime
 from pipette_milp.cost.tables import Ring
 
 COLLECTIVE_BASE_S = 8.4e-6
@@ -67,21 +67,20 @@ class TensorGroup:
     ) -> TaskTime:
         """Exposed collectives of one layer and micro-batch; ``compute`` is the layer's compute time.
 
-        A hidden collective runs under one of the two weight-gradient or input-gradient products of the
-        layer: half of the layer's.
+        A hidden collective runs under the products of one of the layer's two blocks, attention or MLP: half
+        of those of the weight gradient, which are as large as those of the input's.
         """
-        under_weight = compute.weight_gradient_s / 2
-        under_input = compute.forward_s / 2
+        under = compute.weight_gradient_s / 2
         if sequence_parallel:
             gather = self.all_gather_s(activation_bytes)
             forward = 4 * self.exposed_s(gather)
-            backward = 2 * self.exposed_s(gather) + 2 * self.exposed_s(gather, under_input)
-            weight = 2 * self.exposed_s(gather, under_weight)
+            backward = 2 * self.exposed_s(gather) + 2 * self.exposed_s(gather, under)
+            weight = 2 * self.exposed_s(gather, under)
         else:
             reduce = self.all_reduce_s(activation_bytes)
             forward = 2 * self.exposed_s(reduce)
             backward = 0.0
-            weight = 2 * self.exposed_s(reduce, under_weight)
+            weight = 2 * self.exposed_s(reduce, under)
         again = forward if recompute == "full" else 0.0
         return TaskTime(forward, backward + again, weight)
 

@@ -17,8 +17,8 @@ MATRIX_EFFICIENCY = 0.70
 """Attained / peak FLOP/s of a layer's matrix products, dimensionless. Not fitted: large bf16 products reach
 0.7 to 0.8 of an A100's 312 TFLOP/s in vendor library benchmarks."""
 MEMORY_EFFICIENCY = 0.80
-"""Attained / peak memory bandwidth of element-wise kernels, dimensionless. Not fitted: stream benchmarks reach
-0.8 to 0.9."""
+"""Attained / peak memory bandwidth of element-wise kernels, dimensionless. Not fitted: stream benchmarks
+reach 0.8 to 0.9."""
 HOST_OVERHEAD_PER_TASK_S = 50e-6
 """Kernel-launch latency exposed once per forward or backward of a stage, seconds: every exchange ends in a
 device synchronise (costs, section 2). Not fitted."""
@@ -74,8 +74,14 @@ class ComputeModel:
                 tensor, element_bytes=self.element_bytes, sequence_parallel=sequence_parallel, flash=flash
             )
         )
+        scores = self.traffic_s(
+            tokens
+            * self.transformer.scores_memory_traffic_bytes(
+                tensor, element_bytes=self.element_bytes, flash=flash
+            )
+        )
         forward = matrices + attention + traffic
-        again = {"none": 0.0, "selective": attention, "full": forward}[recompute]
+        again = {"none": 0.0, "selective": attention + scores, "full": forward}[recompute]
         # scores and values have no weights: both of their gradients belong to the input's part
         return TaskTime(forward, matrices + 2 * attention + 2 * traffic + again, matrices)
 

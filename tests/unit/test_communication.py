@@ -78,6 +78,11 @@ def test_a_hidden_collective_leaves_what_is_longer_than_its_product() -> None:
     reduce = group(2).all_reduce_s(V)
     time = group(2).layer(V, TaskTime(0.0, 0.0, 2 * 0.25 * reduce), sequence_parallel=False, recompute="none")
     assert time.weight_gradient_s == pytest.approx(2 * 0.75 * reduce, rel=1e-12)
+    gather = group(2).all_gather_s(V)
+    products = TaskTime(10.0, 20.0, 2 * 0.25 * gather)  # element-wise work hides nothing
+    time = group(2).layer(V, products, sequence_parallel=True, recompute="none")
+    assert time.weight_gradient_s == pytest.approx(2 * 0.75 * gather, rel=1e-12)
+    assert time.input_gradient_s == pytest.approx((2 + 2 * 0.75) * gather, rel=1e-12)
 
 
 @pytest.mark.parametrize("parallel", [False, True])
