@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from pipette_milp.certificates import NO_PLAN_S, Ground, reached_by_arithmetic, recheck_bounds
+from pipette_milp.certificates import LINEAR_PROGRAM_TASKS, NO_PLAN_S, Ground, recheck_bounds
 from pipette_milp.cost.build import CostModel
 from pipette_milp.cost.tables import CostTables
 from pipette_milp.legality import illegalities
@@ -50,7 +50,9 @@ def space_claims(costs: CostModel, space: SearchSpace, result: SolveResult) -> I
         targets = _targets_s(possible, result)
         lower = _least_bound_faults(possible, targets)
         yield judged("lower_bound_s: no configuration has a lower one", lower)
-        yield _own_bounds_claim(possible)
+        # each record's own bound may be far above that of the space: linear programs are kept for the latter
+        own = [entry.record.lower_bound_s or 0.0 for entry in possible]
+        yield _grounds_claim("configurations: lower_bound_s of each", possible, own, linear_program_tasks=0)
         yield _grounds_claim("lower_bound_s: no plan of any configuration is faster", possible, targets)
     if infeasible:
         targets = [NO_PLAN_S] * len(infeasible)
@@ -143,20 +145,17 @@ def _least_bound_faults(entries: list[Entry], targets_s: list[float]) -> Iterato
             yield f"{short_name(configuration)} has the bound {record.lower_bound_s!r}, needed is {target!r}"
 
 
-def _own_bounds_claim(entries: list[Entry]) -> Claim:
-    """Each record's own bound, as far as arithmetic goes; it may be far above that of the space."""
-    bounds = [(entry.tables, entry.record.lower_bound_s or 0.0) for entry in entries]
-    reached = sum(reached_by_arithmetic(tables, bound) for tables, bound in bounds)
-    left = len(bounds) - reached
-    detail = f"{reached} of {len(bounds)} by arithmetic"
-    if left:
-        detail += f", {left} rest on the solver's word"
-    return judged("configurations: lower_bound_s of each", [], detail, how="solver" if left else "re-checked")
-
-
-def _grounds_claim(claim: str, entries: list[Entry], targets_s: list[float]) -> Claim:
+def _grounds_claim(
+    claim: str,
+    entries: list[Entry],
+    targets_s: list[float],
+    *,
+    linear_program_tasks: int = LINEAR_PROGRAM_TASKS,
+) -> Claim:
     """Every target with the ground it stands on."""
-    rechecks = recheck_bounds([entry.tables for entry in entries], targets_s)
+    rechecks = recheck_bounds(
+        [entry.tables for entry in entries], targets_s, linear_program_tasks=linear_program_tasks
+    )
     names = [short_name(entry.configuration) for entry in entries]
     refuted = [
         f"{name} has a plan of {recheck.refuting_s!r} s"

@@ -185,6 +185,11 @@ TAMPERED: list[tuple[str, Callable[[Document], object], str]] = [
     ),
     ("a low bound", lambda d: open_one(d).update(status="open", lower_bound_s=1e-6), "lower_bound_s"),
     ("no bound", lambda d: open_one(d).update(status="open", lower_bound_s=None), "lower_bound_s"),
+    (
+        "the bound of one configuration",
+        lambda d: d["configurations"][0].update(lower_bound_s=9.0, best_s=9.0),
+        "configurations: lower_bound_s of each",
+    ),
     ("infeasible with a plan", lambda d: open_one(d).update(status="infeasible"), "status"),
     (
         "infeasible without one",
@@ -301,7 +306,11 @@ def test_a_bound_that_some_plan_undercuts_is_refuted(problem: Instance, answer: 
     report = check(problem, changed(answer, lie))
     failed = {one.claim: one.detail for one in report.failed}
     assert "has a plan of" in failed["lower_bound_s: no plan of any configuration is faster"]
-    assert set(failed) <= {"lower_bound_s: no plan of any configuration is faster", "default_order_s"}
+    assert set(failed) <= {
+        "lower_bound_s: no plan of any configuration is faster",
+        "configurations: lower_bound_s of each",
+        "default_order_s",
+    }
 
 
 def test_another_instance_is_not_judged_further(answer: Document) -> None:
@@ -319,6 +328,20 @@ def test_a_plan_out_of_memory(answer: Document, problem: Instance) -> None:
     failed = {one.claim: one.detail for one in check(small, document).failed}
     assert any("plan" in name for name in failed)
     assert "configurations: every legal one is listed" in failed
+
+
+def test_batches_are_compared_per_sequence() -> None:
+    several = instance(
+        training={"global_batch_size": [8, 12, 16]},
+        search={"micro_batch": 2, "tensor": 2, "pipeline": [1, 2]},
+    )
+    result = solve(several, solver="exhaustive", threads=1)
+    assert {plan.configuration.global_batch_size for plan in result.plans} == {16}
+    report = verify(several, result)
+    assert report.failed == ()
+    document = json.loads(result.to_json())
+    largest = max(r["best_s"] for r in document["configurations"] if r["status"] != "refused")
+    assert largest > result.simulated_s
 
 
 def test_infeasible_is_checked(problem: Instance) -> None:
