@@ -23,6 +23,9 @@ from pipette_milp.solvers.local_search import local_search
 from pipette_milp.solvers.state import SearchState
 from pipette_milp.solvers.workers import Done, Job, Pool
 
+LEVELS = (0.03, 0.01, 0.005)
+"""Gaps asked for one after the other, down to half of the wanted one: coarse questions are answered quickly, and what
+they close stays closed."""
 DEPTH_LIMITS_S = (5.0, 6.0, 10.0, 30.0, 60.0)
 """Time limit of a bound job by depth: split, one group, groups, groups again, exact arcs."""
 PATIENCE = (0.0, 0.02, 0.04, 0.10, 0.15)
@@ -60,6 +63,7 @@ class _Run:
     search_s: float = 0.0
     bound_s: float = 0.0
     reached_at: float | None = None
+    level: int = 0
     depth: IntArray = field(init=False)
     searched_s: np.ndarray = field(init=False)
 
@@ -85,7 +89,8 @@ class _Run:
             return True
         if limits.iterations is not None and self.jobs >= limits.iterations and not pool.running:
             return True
-        if state.gap <= self.question_gap:
+        self.refine()
+        if state.gap <= self.finest_gap:
             return True
         if state.gap <= limits.gap:
             self.reached_at = self.reached_at if self.reached_at is not None else state.elapsed_s
@@ -93,8 +98,19 @@ class _Run:
         return False
 
     @property
-    def question_gap(self) -> float:
+    def finest_gap(self) -> float:
         return max(FINEST_QUESTION, self.state.limits.gap / 2)
+
+    @property
+    def question_gap(self) -> float:
+        """The gap asked for now."""
+        return max(self.finest_gap, LEVELS[self.level] if self.level < len(LEVELS) else 0.0)
+
+    def refine(self) -> None:
+        """Once everything is closed at this gap, ask for the next one; families get all depths but the first again."""
+        while self.question_gap > self.finest_gap and self.state.gap <= self.question_gap * (1 + 1e-9):
+            self.level += 1
+            self.depth = np.minimum(self.depth, 1)
 
     @property
     def ceiling_s(self) -> float:

@@ -235,7 +235,7 @@ def bound_family(
     opened = search.relax_all(model, [one.branch for one in opened], known=opened)
     if search.late or not opened:
         return search.answer(opened)
-    return search.minimise_all(opened, groups, contents)
+    return search.minimise_all(opened, groups)
 
 
 def _union(per_branch: list[list[IntArray]]) -> list[IntArray]:
@@ -249,9 +249,9 @@ class _Open:
 
     bound_s: float
     branch: Branch
-    x: Array
-    prices: Prices | None
-    layers: Array
+    prices: Prices | None = None
+    contents: list[IntArray] | None = None
+    """Per group those that reduced costs leave, from the pattern model's relaxation."""
 
 
 class _Search:
@@ -281,10 +281,9 @@ class _Search:
             bound, solved = self._rounds(model, floor, lambda left: model.relax(time_limit_s=left))
             if bound >= self.ceiling_s:
                 continue
-            x = np.zeros(0) if solved.x is None else solved.x
-            layers = np.zeros(0) if solved.x is None else solved.x[model.layers]
             prices = Prices.of(model, solved) or Prices.free(model, bound)
-            opened.append(_Open(bound, branch, x, prices, layers))
+            contents = model.affordable(solved, self.ceiling_s) if isinstance(model, PatternModel) else None
+            opened.append(_Open(bound, branch, prices, contents))
         return opened
 
     def most_layers(self, model: SplitModel, low: IntArray, high: IntArray) -> IntArray:
@@ -301,9 +300,7 @@ class _Search:
                 tight[j] -= 1
         return tight
 
-    def minimise_all(
-        self, opened: list[_Open], groups: list[Group], contents: list[IntArray]
-    ) -> FamilyBound:
+    def minimise_all(self, opened: list[_Open], groups: list[Group]) -> FamilyBound:
         """Whole layers and contents, the lowest branch first; the best solution found on the way."""
         tables = self.cuts.evaluator.tables
         left = sorted(opened, key=lambda one: one.bound_s)
@@ -316,7 +313,9 @@ class _Search:
                 self.late = True
                 done.append(one)
                 continue
-            branch = one.branch
+            branch, contents = one.branch, one.contents or []
+            if any(len(listed) == 0 for listed in contents):
+                continue  # nothing a node could hold: closed
             model = PatternModel(tables, self.ceiling_s, branch.low, branch.high, groups, contents)
             self.cuts.repeat(model)
             until = time.monotonic() + 2 * share
@@ -334,7 +333,7 @@ class _Search:
                 value = float(solved.x[model.total])
                 if best is None or value < best[0]:
                     best = value, model.read(solved.x)
-            done.append(_Open(bound, branch, np.zeros(0), None, np.zeros(0)))
+            done.append(_Open(bound, branch))
         return self.answer(done, best[1] if best is not None else None)
 
     def _rounds(

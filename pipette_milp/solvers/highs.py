@@ -103,6 +103,8 @@ class Model:
 
         if self._relaxation is None:
             self._relaxation = self._pass(highspy, integer=False)
+            # measured on pattern models of 1,300 rows and 4,600 columns: 0.8 s without, 1.5 to 3 s with
+            self._relaxation.setOptionValue("presolve", "off")
         else:
             for lower, upper, indices, values in self._rows[self._relaxation_rows :]:
                 self._relaxation.addRow(lower, upper, len(indices), indices.astype(np.int32), values)

@@ -33,9 +33,12 @@ import numpy as np
 from pipette_milp.arrays import Array, IntArray
 from pipette_milp.cost.tables import CostTables
 from pipette_milp.solvers.group_links import Group, GroupLinks
-from pipette_milp.solvers.highs import INFINITY
-from pipette_milp.solvers.relaxed import best_embedding_s, crossing_s, ring_latency_s
+from pipette_milp.solvers.highs import INFINITY, Solved
+from pipette_milp.solvers.relaxed import best_embedding_s, crossing_s
 from pipette_milp.solvers.split_model import SplitModel
+
+CARD_TOLERANCE = 1e-5
+"""Share of T by which a card must be short to be added exactly."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ class PatternModel(SplitModel):
         for j in range(tables.pipeline, tables.num_virtual_stages - 1):
             for columns in (self.hop_forward, self.hop_backward):
                 self.row([(int(columns[j]), 1.0), (int(columns[j - tables.pipeline]), -1.0)], at_least=0.0)
-        if any(True for _ in self.rings()):
+        if self.load_rows:
             for s in range(tables.pipeline):
                 self._spread_ring(s)
                 self._mean_card(s)
@@ -161,44 +164,38 @@ class PatternModel(SplitModel):
             for g, content in enumerate(self.contents)
         ]
         self.row([(spread, 1.0)], whole, at_least=1.0)
-        for ring, times in self.rings():
-            latency = ring_latency_s(ring, tables.data, 2)
-            share = self.exposed_share(ring, s)
-            self.ring_row(int(times[s]), share, ring, latency, self.across_rate, (s,), unless=[(spread, 1.0)])
+        self.load_row(s, self.across_rate, (s,), unless=[(spread, 1.0)])
 
     def _mean_card(self, s: int) -> None:
         """A ring takes at least the mean, over the cells of its stage, of what their cards are loaded with.
 
-        ``A[s] >= latency + tensor / card * sum over r of w[s, r] U[r]`` with ``w[s, r]`` the share of the cells of s
-        on nodes with a part of r, and the product at its convex envelope (McCormick).
+        ``U[s] >= tensor / card * sum over r of w[s, r] bytes[r]`` with ``w[s, r]`` the share of the cells of s on nodes
+        with a part of r, and the product at its convex envelope (McCormick).
         """
         tables, data = self.tables, float(self.tables.data)
-        best_card = float(self.links.card.max())
-        fewest = max(2, math.ceil(tables.data / self.best.most_slots))
-        share_of = []
+        per_byte = tables.tensor / float(self.links.card.max())
+        per_layer = per_byte * self.base.bytes_per_layer
+        products = []
         for r in range(tables.pipeline):
-            w = self.column(0.0, 1.0)
-            share_of.append(w)
-            many = []
+            many, met = [], False
             for g, content in enumerate(self.contents):
                 both = (content[:, [s, r]] > 0).all(axis=1) & (content[:, [s, r]] < tables.data).all(axis=1)
+                met = met or bool(both.any())
                 many.append((self.count[g], np.where(both, content[:, s] / data, 0.0)))
+            if not met:
+                continue
+            w = self.column(0.0, 1.0)
             self.row([(w, -1.0)], many, at_least=0.0, at_most=0.0)
-        for ring, times in self.rings():
-            per_byte = tables.tensor / best_card
-            products = []
-            for r in range(tables.pipeline):
-                per_layer = per_byte * ring.bytes_per_layer
-                extra = per_byte * float(ring.bytes_extra[r])
-                low = per_layer * float(self.low_of_stage[r]) + extra
-                high = per_layer * float(self.high_of_stage[r]) + extra
-                product = self.column(0.0, INFINITY)
-                own = [(int(j), -per_layer) for j in self.layers[r :: tables.pipeline]]
-                self.row([(product, 1.0), (share_of[r], -low)], at_least=0.0)
-                self.row([(product, 1.0), *own, (share_of[r], -high)], at_least=extra - high)
-                products.append((product, -self.exposed_share(ring, s)))
-            latency = self.exposed_share(ring, s) * ring_latency_s(ring, tables.data, fewest)
-            self.row([(int(times[s]), 1.0), (share_of[s], -latency), *products], at_least=0.0)
+            extra = per_byte * float(self.base.bytes_extra[r])
+            low = per_layer * float(self.low_of_stage[r]) + extra
+            high = per_layer * float(self.high_of_stage[r]) + extra
+            product = self.column(0.0, INFINITY)
+            own = [(int(j), -per_layer) for j in self.layers[r :: tables.pipeline]]
+            self.row([(product, 1.0), (w, -low)], at_least=0.0)
+            self.row([(product, 1.0), *own, (w, -high)], at_least=extra - high)
+            products.append((product, -1.0))
+        if products:
+            self.row([(int(self.load[s]), 1.0), *products], at_least=0.0)
 
     def add_cards(self, x: Array) -> int:
         """The cards of an integer solution whose rings take longer than it says, exactly; how many were added.
@@ -207,27 +204,24 @@ class PatternModel(SplitModel):
         node with a part of the stage has this set.
         """
         tables = self.tables
+        if not self.load_rows:
+            return 0
         added = 0
-        fewest = max(2, math.ceil(tables.data / self.best.most_slots))
         layers = x[self.layers].reshape(-1, tables.pipeline).sum(axis=0)
+        sent = self.base.bytes_per_layer * layers + self.base.bytes_extra
+        tolerance = CARD_TOLERANCE * float(x[self.total])
         for g, columns in enumerate(self.count):
             for i in np.flatnonzero(np.round(x[columns])):
                 content = self.contents[g][i]
                 rings = tuple(int(r) for r in np.flatnonzero((content > 0) & (content < tables.data)))
+                needed = tables.tensor * float(sent[list(rings)].sum()) / float(self.links.card[g])
                 for s in rings:
-                    for ring, times in self.rings():
-                        sent = ring.bytes_per_layer * layers + ring.bytes_extra
-                        needed = self.exposed_share(ring, s) * (
-                            ring_latency_s(ring, tables.data, fewest)
-                            + tables.tensor * float(sent[list(rings)].sum()) / float(self.links.card[g])
-                        )
-                        short = needed > float(x[times[s]]) + 1e-5 * float(x[self.total])
-                        if short and (s, g, rings) not in self._known_cards:
-                            self._add_card(s, g, rings, fewest)
-                            added += 1
+                    if needed > float(x[self.load[s]]) + tolerance and (s, g, rings) not in self._known_cards:
+                        self._add_card(s, g, rings)
+                        added += 1
         return added
 
-    def _add_card(self, s: int, g: int, rings: tuple[int, ...], fewest: int) -> None:
+    def _add_card(self, s: int, g: int, rings: tuple[int, ...]) -> None:
         self._known_cards.add((s, g, rings))
         tables = self.tables
         present = self.column(0.0, 1.0, integer=True)
@@ -236,26 +230,15 @@ class PatternModel(SplitModel):
         cells = np.where(having, content[:, s], 0).astype(float)
         self.row([(present, -float(tables.data))], [(self.count[g], cells)], at_most=0.0)
         per_byte = tables.tensor / float(self.links.card[g])
-        for ring, times in self.rings():
-            time, share = int(times[s]), self.exposed_share(ring, s)
-            latency = ring_latency_s(ring, tables.data, fewest)
-            extra = float(ring.bytes_extra[list(rings)].sum())
-            at_low = share * (latency + per_byte * (ring.bytes_per_layer * self._least_layers(rings) + extra))
-            self.row([(time, 1.0), (present, -at_low)], at_least=0.0)
-            self.ring_row(time, share, ring, latency, per_byte, rings, unless=[(present, 1.0)])
-
-    def _least_layers(self, stages: tuple[int, ...]) -> float:
-        """Layers that some stages have together at least: their own least, or what the others cannot take."""
-        inside = np.zeros(self.tables.pipeline, dtype=bool)
-        inside[list(stages)] = True
-        rest = self.tables.total_layers - self.high_of_stage[~inside].sum()
-        return float(max(self.low_of_stage[inside].sum(), rest))
+        extra = float(self.base.bytes_extra[list(rings)].sum())
+        at_low = per_byte * (self.base.bytes_per_layer * self.least_layers_of(rings) + extra)
+        self.row([(int(self.load[s]), 1.0), (present, -at_low)], at_least=0.0)
+        self.load_row(s, per_byte, rings, unless=[(present, 1.0)])
 
     def _crossings(self, s: int) -> None:
         """A stage with some but not all of its cells in a group has a ring through that group's border."""
         tables = self.tables
         wholes = []
-        fewest = max(2, math.ceil(tables.data / self.best.most_slots))
         for g, group in enumerate(self.groups):
             cells = int(self.cells[s, g])
             room = min(tables.data, len(group.nodes) * group.slots)
@@ -270,13 +253,11 @@ class PatternModel(SplitModel):
                 border.append((whole, -1.0))
                 wholes.append((whole, 1.0))
             per_byte = tables.tensor / self.links.group_crossing_rate(g)
-            for ring, times in self.rings():
-                time, share = int(times[s]), self.exposed_share(ring, s)
-                latency = ring_latency_s(ring, tables.data, fewest)
-                sent = float(ring.bytes_per_layer * self.low_of_stage[s] + ring.bytes_extra[s])
-                value = share * (latency + per_byte * sent)
-                self.row([(time, 1.0), *[(c, -value * sign) for c, sign in border]], at_least=0.0)
-                self.ring_row(time, share, ring, latency, per_byte, (s,), unless=border)
+            sent = float(self.base.bytes_per_layer * self.low_of_stage[s] + self.base.bytes_extra[s])
+            self.row(
+                [(int(self.load[s]), 1.0), *[(c, -per_byte * sent * sign) for c, sign in border]], at_least=0.0
+            )
+            self.load_row(s, per_byte, (s,), unless=border)
         if wholes:
             self.row(wholes, at_most=1.0)
 
@@ -323,6 +304,16 @@ class PatternModel(SplitModel):
             at_least(links.best_between_groups_s(sent) + latency, far)
 
     # ------------------------------------------------------------ solution
+    def affordable(self, solved: Solved, ceiling_s: float) -> list[IntArray]:
+        """Per group the contents that one node can have in a plan below the ceiling, by their reduced costs."""
+        if solved.column_duals is None:
+            return self.contents
+        kept = []
+        for g, columns in enumerate(self.count):
+            lift = np.maximum(0.0, solved.column_duals[columns])
+            kept.append(self.contents[g][solved.bound + lift <= ceiling_s])
+        return kept
+
     def read(self, x: Array) -> Relaxed:
         """An integer solution in the terms of placement."""
         contents = []

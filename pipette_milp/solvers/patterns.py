@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, comb
+from math import comb
 
 import numpy as np
 
@@ -11,7 +11,6 @@ from pipette_milp.arrays import Array, IntArray
 from pipette_milp.cost.tables import CostTables
 from pipette_milp.solvers.group_links import Group, GroupLinks
 from pipette_milp.solvers.highs import Solved
-from pipette_milp.solvers.relaxed import local_ring_latency_s, ring_latency_s
 from pipette_milp.solvers.split_model import SplitModel
 
 MOST_LISTED = 600_000
@@ -66,22 +65,22 @@ class Prices:
     hop_forward: Array
     """[V-1] seconds of T per second of hop, at least"""
     hop_backward: Array
-    sync: Array
-    """[p] seconds of T per second of synchronisation"""
+    load: Array
+    """[p] seconds of T per second of what a ring needs for its bytes"""
 
     @classmethod
     def of(cls, model: SplitModel, solved: Solved) -> Prices | None:
         """Prices of a solved relaxation; None where the solver gave no duals."""
         if solved.column_duals is None or solved.row_duals is None:
             return None
-        sync = np.zeros(model.tables.pipeline)
-        if model.sync_rows:
-            sync = np.maximum(0.0, solved.row_duals[model.sync_rows])
+        load = np.zeros(model.tables.pipeline)
+        if model.load_rows:
+            load = np.maximum(0.0, solved.row_duals[model.load_rows])
         return cls(
             solved.bound,
             np.maximum(0.0, solved.column_duals[model.hop_forward]),
             np.maximum(0.0, solved.column_duals[model.hop_backward]),
-            sync,
+            load,
         )
 
 
@@ -95,8 +94,9 @@ class Prices:
 def useful_contents(model: SplitModel, groups: list[Group], prices: Prices, ceiling_s: float) -> list[IntArray]:
     """Per group the contents that can be part of a plan with T <= ceiling.
 
-    A content is out if the flows that must leave or enter its node, or the rings that share its card, would lift
-    the relaxed split model's optimum above the ceiling: by its duals, for one replica, so no mean is taken.
+    A content is out if the flows of one boundary that must leave or enter its node, and the rings that share its
+    card, would lift the relaxed split model's optimum above the ceiling: by its duals, for one of the replicas
+    concerned, so no mean is taken.
 
     Raises:
         TooManyPatternsError
@@ -110,8 +110,7 @@ def useful_contents(model: SplitModel, groups: list[Group], prices: Prices, ceil
         if group.slots not in per_slots:
             per_slots[group.slots] = node_contents(tables, group.slots)
         listed = per_slots[group.slots]
-        lift = _ring_lift(model, links, prices, g, listed)
-        lift = np.maximum(lift, _hop_lift(model, links, prices, g, listed))
+        lift = _ring_lift(model, links, prices, g, listed) + _hop_lift(model, links, prices, g, listed)
         kept = listed[lift <= slack * (1 + 1e-9) + 1e-12]
         if len(kept) > MOST_KEPT:
             raise TooManyPatternsError
@@ -144,20 +143,18 @@ def _by_count(links: GroupLinks, sent: float, g: int, crossing: IntArray, *, sen
 
 def _ring_lift(model: SplitModel, links: GroupLinks, prices: Prices, g: int, listed: IntArray) -> Array:
     """[P] least increase of T by the rings that share the node's card."""
-    tables = model.tables
-    ring = tables.sync
+    tables, ring = model.tables, model.base
     lift = np.zeros(len(listed))
-    if tables.data == 1 or not model.sync_rows:
+    if not model.load_rows:
         return lift
     partial = (listed > 0) & (listed < tables.data)
-    low = ring.bytes_per_layer * model.low_of_stage + ring.bytes_extra
     high = ring.bytes_per_layer * model.high_of_stage + ring.bytes_extra
-    loaded = tables.tensor * (partial @ low) / links.card[g] + ring_latency_s(ring, tables.data, 2)
-    fewest = max(2, ceil(tables.data / model.best.most_slots))
-    alone = max(local_ring_latency_s(ring, tables.data), ring_latency_s(ring, tables.data, fewest))
+    # the rings on the card have at least what the other stages cannot take
+    layers = np.maximum(partial @ model.low_of_stage, tables.total_layers - (~partial) @ model.high_of_stage)
+    least = ring.bytes_per_layer * layers + partial @ ring.bytes_extra
+    loaded = tables.tensor * least / links.card[g]
+    own = high * max(model.across_rate, 1.0 / model.best.local_bytes_per_s)
     for s in range(tables.pipeline):
-        share = model.exposed_share(ring, s)
-        own = share * (alone + high[s] * max(model.across_rate, 1.0 / model.best.local_bytes_per_s))
-        gain = prices.sync[s] * np.maximum(0.0, share * loaded - own)
+        gain = prices.load[s] * np.maximum(0.0, loaded - own[s])
         lift += np.where(partial[:, s], gain, 0.0)
     return lift

@@ -3,13 +3,14 @@
 Variables
     l[j]        layers of virtual stage j                        integer
     hf, hb[j]   hop of boundary j, mean over replicas            at least the best any placement allows
+    U[s]        seconds the ring of stage s needs for its bytes  >= 0
     A[s], G[s]  gradient synchronisation, parameter gather       >= 0
     e           embedding exchange                               >= 0
     S, R, T     step start, slowest optimiser and gather, iteration
 
 Constraint families (function that adds it)
     1  layers add up, memory of every stage                                  `_layers`
-    2  a ring needs the time of its own bytes on the best card                `_own_rings`
+    2  U of a ring's own bytes on the best card; A and G follow from U        `_own_rings`
     3  R >= optimiser + G; T >= S + R + fixed                                 `_tail`
     4  S >= path cut with mean hops + A + e, for every cut                    `add_cut`
 
@@ -20,7 +21,6 @@ bounded from below (formulation, section 3). `pipette_milp.solvers.pattern_model
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 
@@ -63,6 +63,7 @@ class SplitModel(Model):
         best_hop = best_hop_s(tables, self.best) if boundaries else 0.0
         self.hop_forward = self.columns(boundaries, best_hop, INFINITY)
         self.hop_backward = self.columns(boundaries, best_hop, INFINITY)
+        self.load = self.columns(stages, 0.0, INFINITY)
         self.sync = self.columns(stages, 0.0, INFINITY)
         self.gather = self.columns(stages, 0.0, INFINITY)
         self.exchange = self.column(best_embedding_s(tables, self.best), INFINITY)
@@ -85,30 +86,31 @@ class SplitModel(Model):
 
     # ------------------------------------------------------------------ 2
     def _own_rings(self) -> None:
-        """``sync_rows[s]`` is the row of stage s's synchronisation."""
-        self.sync_rows: list[int] = []
-        fewest = math.ceil(self.tables.data / self.best.most_slots)
-        for ring, times in self.rings():
-            inside = local_ring_latency_s(ring, self.tables.data)
-            across = ring_latency_s(ring, self.tables.data, max(2, fewest))
-            latency, rate = across, self.across_rate
-            if fewest == 1:  # all of it may lie inside one node
-                latency = min(inside, across)
-                rate = min(1.0 / self.best.local_bytes_per_s, rate)
-            for s in range(self.tables.pipeline):
-                row = self.ring_row(int(times[s]), self.exposed_share(ring, s), ring, latency, rate, (s,))
-                if ring is self.tables.sync:
-                    self.sync_rows.append(row)
+        """``load_rows[s]`` is the row of U[s], where there are rings at all.
 
-    def rings(self) -> Iterator[tuple[Ring, IntArray]]:
-        """The ring collectives that cost anything and the columns of their times."""
+        All rings of a family send in proportion: the gather's bytes are those of the synchronisation times a
+        factor (the least one over stages, should they differ).
+        """
         tables = self.tables
-        used = [(tables.sync, self.sync)]
-        if tables.gather_exposed:
-            used.append((tables.gather, self.gather))
-        for ring, times in used:
-            if tables.data > 1 and (ring.bytes_per_layer > 0 or np.any(ring.bytes_extra > 0)):
-                yield ring, times
+        self.load_rows: list[int] = []
+        self.base = tables.sync if _sends(tables.sync) else tables.gather
+        if tables.data == 1 or not _sends(self.base):
+            return
+        fewest = math.ceil(tables.data / self.best.most_slots)
+        rate = self.across_rate
+        if fewest == 1:  # all of it may lie inside one node
+            rate = min(1.0 / self.best.local_bytes_per_s, rate)
+        self.load_rows = [self.load_row(s, rate, (s,)) for s in range(tables.pipeline)]
+        for ring, times in ((tables.sync, self.sync), (tables.gather, self.gather)):
+            if not _sends(ring) or (ring is tables.gather and not tables.gather_exposed):
+                continue
+            latency = ring_latency_s(ring, tables.data, max(2, fewest))
+            if fewest == 1:
+                latency = min(latency, local_ring_latency_s(ring, tables.data))
+            factor = _proportion(ring, self.base)
+            for s in range(tables.pipeline):
+                share = self.exposed_share(ring, s)
+                self.row([(int(times[s]), 1.0), (int(self.load[s]), -share * factor)], at_least=share * latency)
 
     def exposed_share(self, ring: Ring, stage: int) -> float:
         """Share of a ring's time that is exposed on every placement: the last bucket."""
@@ -123,33 +125,41 @@ class SplitModel(Model):
             tables.tensor / min(self.best.pair_bytes_per_s, self.best.node_bytes_per_s),
         )
 
-    def ring_row(
+    def load_row(
         self,
-        time: int,
-        share: float,
-        ring: Ring,
-        latency_s: float,
+        stage: int,
         s_per_byte: float,
         stages: tuple[int, ...],
         *,
         unless: list[tuple[int, float]] | None = None,
     ) -> int:
-        """``time >= share * (latency + s_per_byte * bytes of stages)``, layers as variables.
+        """``U[stage] >= s_per_byte * bytes of the rings of stages``, layers as variables.
 
         Args:
             unless: terms that are 1 where the row holds; 0 switches it off.
         """
-        per_layer = share * s_per_byte * ring.bytes_per_layer
+        per_layer = s_per_byte * self.base.bytes_per_layer
         own = [int(self.layers[j]) for s in stages for j in range(s, len(self.layers), self.tables.pipeline)]
-        constant = share * (latency_s + s_per_byte * float(ring.bytes_extra[list(stages)].sum()))
-        terms = [(time, 1.0), *[(j, -per_layer) for j in own]]
+        constant = s_per_byte * float(self.base.bytes_extra[list(stages)].sum())
+        terms = [(int(self.load[stage]), 1.0), *[(j, -per_layer) for j in own]]
         if unless is None:
             return self.row(terms, at_least=constant)
+        most = constant + per_layer * self.most_layers_of(stages)
+        return self.row([*terms, *[(c, -most * sign) for c, sign in unless]], at_least=constant - most)
+
+    def most_layers_of(self, stages: tuple[int, ...]) -> float:
+        """Layers that some stages have together at most: their own most, or what the others must leave."""
         inside = np.zeros(self.tables.pipeline, dtype=bool)
         inside[list(stages)] = True
         left = self.tables.total_layers - self.low_of_stage[~inside].sum()
-        most = constant + per_layer * float(min(self.high_of_stage[inside].sum(), left))
-        return self.row([*terms, *[(c, -most * sign) for c, sign in unless]], at_least=constant - most)
+        return float(min(self.high_of_stage[inside].sum(), left))
+
+    def least_layers_of(self, stages: tuple[int, ...]) -> float:
+        """Layers that some stages have together at least: their own least, or what the others cannot take."""
+        inside = np.zeros(self.tables.pipeline, dtype=bool)
+        inside[list(stages)] = True
+        rest = self.tables.total_layers - self.high_of_stage[~inside].sum()
+        return float(max(self.low_of_stage[inside].sum(), rest))
 
     # ------------------------------------------------------------------ 3
     def _tail(self) -> None:
@@ -202,3 +212,15 @@ class SplitModel(Model):
     def layers_of(self, x: Array) -> IntArray:
         """[V] layer split of an integer solution."""
         return np.asarray(np.round(x[self.layers]), dtype=np.int64)
+
+
+def _sends(ring: Ring) -> bool:
+    return bool(ring.bytes_per_layer > 0 or np.any(ring.bytes_extra > 0))
+
+
+def _proportion(ring: Ring, base: Ring) -> float:
+    """Largest factor f with ``bytes of ring >= f * bytes of base`` for every stage and every split."""
+    ratios = [ring.bytes_per_layer / base.bytes_per_layer] if base.bytes_per_layer > 0 else []
+    used = base.bytes_extra > 0
+    ratios += list(ring.bytes_extra[used] / base.bytes_extra[used])
+    return float(min(ratios))
