@@ -94,11 +94,16 @@ class Cluster:
         declared = section.gpu_type
         return cls(
             gpu=GpuType(
-                nodes[0].gpu_type, declared.memory, dict(declared.peak_flops), declared.memory_bandwidth
+                nodes[0].gpu_type,
+                declared.memory,
+                {str(name): peak for name, peak in declared.peak_flops.items()},
+                declared.memory_bandwidth,
             ),
             node_names=tuple(node.name for node in nodes),
             gpu_ids=tuple(gpu_ids),
-            latency_s=np.full((size, size), 0.0 if network.inter_node is None else network.inter_node.latency),
+            latency_s=np.full(
+                (size, size), 0.0 if network.inter_node is None else network.inter_node.latency
+            ),
             pair_bytes_per_s=pair,
             egress_bytes_per_s=node_capacity(off_diagonal.max(axis=1) if size > 1 else np.array([np.inf])),
             ingress_bytes_per_s=node_capacity(off_diagonal.max(axis=0) if size > 1 else np.array([np.inf])),

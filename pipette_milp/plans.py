@@ -29,7 +29,8 @@ def placement_of_cells(cluster: Cluster, configuration: Configuration, node_of_c
 
 
 def default_cells(cluster: Cluster, configuration: Configuration) -> IntArray | None:
-    """[p, d] of the default rank order, rank r on the r-th usable GPU; None if a tensor group straddles nodes."""
+    """[p, d] of the default rank order, rank r on the r-th usable GPU; None if a tensor group straddles
+    nodes."""
     node_of_gpu = np.repeat(np.arange(cluster.num_nodes), cluster.gpus_per_node)
     groups = node_of_gpu[: configuration.num_gpus].reshape(-1, configuration.tensor)
     if np.any(groups != groups[:, :1]):
@@ -41,8 +42,8 @@ def cells_of_plan(cluster: Cluster, plan: Plan) -> IntArray:
     """[p, d] the node of every cell of a plan.
 
     Raises:
-        PlanError: wrong length, a GPU unknown, excluded or used twice, a tensor group that crosses nodes; every
-            fault is named by its place.
+        PlanError: wrong length, a GPU unknown, excluded or used twice, a tensor group that crosses nodes;
+            every fault is named by its place.
     """
     configuration = plan.configuration
     gpus = plan.placement.gpu_of_rank
@@ -64,9 +65,7 @@ def cells_of_plan(cluster: Cluster, plan: Plan) -> IntArray:
             )
         elif gpu in first_rank:
             problems.append(
-                Problem(
-                    f"placement.gpu_of_rank[{rank}]", f"GPU {gpu} already runs rank {first_rank[gpu]}"
-                )
+                Problem(f"placement.gpu_of_rank[{rank}]", f"GPU {gpu} already runs rank {first_rank[gpu]}")
             )
         first_rank.setdefault(gpu, rank)
     if problems:

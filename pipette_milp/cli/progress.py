@@ -13,10 +13,14 @@ PLAIN_INTERVAL_S = 1.0
 class Event(Protocol):
     """What a solver tells its listener."""
 
-    time_s: float
-    incumbent_s: float | None
-    bound_s: float | None
-    message: str
+    @property
+    def time_s(self) -> float: ...
+    @property
+    def incumbent_s(self) -> float | None: ...
+    @property
+    def bound_s(self) -> float | None: ...
+    @property
+    def message(self) -> str: ...
 
 
 def describe(event: Event) -> str:

@@ -235,7 +235,8 @@ class CostModel:
     def layer_bounds(
         self, configuration: Configuration, per_layer: np.ndarray, per_stage: np.ndarray
     ) -> tuple[IntArray, IntArray]:
-        """[V] fewest and most layers of each virtual stage: one at least, what memory allows, a fixed split."""
+        """[V] fewest and most layers of each virtual stage: one at least, what memory allows, a fixed
+        split."""
         fixed = self.instance.search.layers_per_stage
         virtual = configuration.num_virtual_stages
         if fixed is not None:

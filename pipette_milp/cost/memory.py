@@ -1,7 +1,8 @@
 """Device memory of one stage, term by term, in the three figures people measure.
 
 Written from Megatron-LM's distributed-optimizer page, ``theoretical_memory_usage.py`` and arXiv 2205.05198
-(costs, section 6). The estimate is steady state: the first iteration is lower, Adam's state appears in its step.
+(costs, section 6). The estimate is steady state: the first iteration is lower, Adam's state appears in its
+step.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from dataclasses import dataclass
 
 from pipette_milp.cost.compute import ELEMENT_BYTES
 from pipette_milp.schedules.base import InFlight
-from pipette_milp.schema.training import TrainingSection
 from pipette_milp.schema.plan import Configuration
+from pipette_milp.schema.training import TrainingSection
 from pipette_milp.transformer import Transformer
 
 FRAGMENTATION = 0.05
-"""reserved = allocated * (1 + this): the middle of 1.028 to 1.069, measured on 9 B200 topologies (SimuMax v1.2)."""
+"""reserved = allocated * (1 + this): the middle of 1.028 to 1.069, measured on 9 B200 topologies (SimuMax
+v1.2)."""
 GEMM_WORKSPACE_BYTES = 32 * 2**20
 """cuBLAS workspace on Hopper, bytes; smaller on older GPUs."""
 NCCL_BYTES = 1.5 * 2**30
@@ -24,7 +26,8 @@ the middle of the 1 to 2 GiB seen in practice."""
 CONTEXT_BYTES = 0.65 * 2**30
 """CUDA context and libraries, bytes: the middle of 0.5 to 0.8 GiB seen in practice."""
 WEIGHT_GRADIENT_SHARE = 32 / 34
-"""Share of a layer's activations that a separate weight-gradient pass still needs (arXiv 2401.10241, table 1)."""
+"""Share of a layer's activations that a separate weight-gradient pass still needs (arXiv 2401.10241, table
+1)."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,13 @@ class MemoryModel:
     training: TrainingSection
 
     def stage(
-        self, configuration: Configuration, layers: int, chunk_layers: float, in_flight: InFlight, *, stage: int
+        self,
+        configuration: Configuration,
+        layers: int,
+        chunk_layers: float,
+        in_flight: InFlight,
+        *,
+        stage: int,
     ) -> StageMemory:
         """Memory of pipeline stage ``stage`` with ``layers`` layers in all its chunks.
 

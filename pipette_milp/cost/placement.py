@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from pipette_milp.accelerate import compiled
-from pipette_milp.cost.durations import Durations
 from pipette_milp.arrays import Array, IntArray
+from pipette_milp.cost.durations import Durations
 from pipette_milp.cost.tables import CostTables, Ring
 
 
@@ -114,7 +114,8 @@ def ring_times(tables: CostTables, ring: Ring, stage_layers: IntArray, node_of_c
 
 
 def embedding_time(tables: CostTables, node_of_cell: IntArray) -> float:
-    """Exchange of the tied embedding's gradient between the first and the last stage, all replicas at once."""
+    """Exchange of the tied embedding's gradient between the first and the last stage, all replicas at
+    once."""
     if tables.embedding_bytes <= 0:
         return 0.0
     slowest = 0.0
@@ -142,8 +143,19 @@ def _links(tables: CostTables) -> tuple[Array, Array, Array, Array, float, Array
 
 @compiled
 def _flow_times(
-    source, target, sent_bytes, ranks, latency, pair, egress, ingress, port, local, local_latency, out
-):
+    source: IntArray,
+    target: IntArray,
+    sent_bytes: float,
+    ranks: float,
+    latency: Array,
+    pair: Array,
+    egress: Array,
+    ingress: Array,
+    port: float,
+    local: Array,
+    local_latency: Array,
+    out: Array,
+) -> None:
     """One flow per replica and tensor rank from source[z] to target[z], all at once."""
     replicas = source.shape[0]
     for z in range(replicas):
@@ -172,8 +184,21 @@ def _flow_times(
 
 @compiled
 def _embedding_times(
-    source, target, first, last, sent_bytes, ranks, latency, pair, egress, ingress, port, local, local_latency, out
-):
+    source: IntArray,
+    target: IntArray,
+    first: IntArray,
+    last: IntArray,
+    sent_bytes: float,
+    ranks: float,
+    latency: Array,
+    pair: Array,
+    egress: Array,
+    ingress: Array,
+    port: float,
+    local: Array,
+    local_latency: Array,
+    out: Array,
+) -> None:
     """As `_flow_times`, for exchanges: both directions of every pair load the network at once."""
     replicas = source.shape[0]
     for z in range(replicas):
@@ -202,19 +227,19 @@ def _embedding_times(
 
 @compiled
 def _ring_times(
-    node_of_cell,
-    sent_bytes,
-    ranks,
-    latency,
-    latency_per_node_step,
-    latency_per_local_step,
-    pair,
-    egress,
-    ingress,
-    port,
-    local,
-    out,
-):
+    node_of_cell: IntArray,
+    sent_bytes: Array,
+    ranks: float,
+    latency: float,
+    latency_per_node_step: float,
+    latency_per_local_step: float,
+    pair: Array,
+    egress: Array,
+    ingress: Array,
+    port: float,
+    local: Array,
+    out: Array,
+) -> None:
     """Rings over the distinct nodes of each stage in order of first appearance by replica index."""
     stages, replicas = node_of_cell.shape
     nodes = egress.shape[0]

@@ -49,15 +49,15 @@ class CostTables:
     * memory of stage ``s``: ``sum over its j of memory_layer_bytes[j] * l_j + memory_extra_bytes[s]``,
       at most ``memory_usable_bytes``
     * hop from node ``a`` to ``b != a``: ``latency_s[a, b] + max(hop_bytes / port_bytes_per_s,
-      k_pair * tensor * hop_bytes / pair_bytes_per_s[a, b], k_out * tensor * hop_bytes / egress_bytes_per_s[a],
-      k_in * tensor * hop_bytes / ingress_bytes_per_s[b])`` where ``k_pair, k_out, k_in`` count the replicas
-      of this boundary and direction that go from ``a`` to ``b``, that leave ``a``, that enter ``b``;
-      inside node ``a``: ``local_latency_s[a] + hop_bytes / local_bytes_per_s[a]``;
+      k_pair * tensor * hop_bytes / pair_bytes_per_s[a, b], k_out * tensor * hop_bytes /
+      egress_bytes_per_s[a], k_in * tensor * hop_bytes / ingress_bytes_per_s[b])`` where ``k_pair, k_out,
+      k_in`` count the replicas of this boundary and direction that go from ``a`` to ``b``, that leave ``a``,
+      that enter ``b``; inside node ``a``: ``local_latency_s[a] + hop_bytes / local_bytes_per_s[a]``;
       plus ``hop_gather_s`` in both cases
     * a ring over ``m`` distinct nodes in order of first appearance by replica index:
       ``latency terms + max(U_s / local_bytes_per_s[n] if a node n has k_n >= 2 members,
-      U_s / (k_n * port_bytes_per_s) if m >= 2, load / capacity over its edges, egress and ingress)``; load sums
-      ``tensor * U`` over the rings of *all* stages that use the edge, leave the node, enter the node
+      U_s / (k_n * port_bytes_per_s) if m >= 2, load / capacity over its edges, egress and ingress)``; load
+      sums ``tensor * U`` over the rings of *all* stages that use the edge, leave the node, enter the node
     * embedding exchange (only if ``embedding_bytes > 0``): for every replica cells ``(0, z)`` and
       ``(p-1, z)`` send ``embedding_bytes`` per tensor rank to each other at once, all replicas together;
       the slowest flow counts, plus ``embedding_latency_s``; link latency as in a hop

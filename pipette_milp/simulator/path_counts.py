@@ -111,8 +111,8 @@ def path_counts_batch(
         walk, ends_of = compiled.walk_back, compiled.node_ends
     counts = np.concatenate(
         [
-            walk(graph, ends_of(graph, np.ascontiguousarray(stacked[:, lanes])), np.atleast_1d(stages), len(stacked))
-            for lanes in lane_blocks(graph, stacked)
+            walk(graph, ends_of(graph, block), np.atleast_1d(stages), len(stacked))
+            for block in (np.ascontiguousarray(stacked[:, lanes]) for lanes in lane_blocks(graph, stacked))
         ]
     )
     counts = counts.reshape(*lead, *stages.shape, len(stacked))

@@ -1,7 +1,7 @@
 """Solvers: an instance goes in, a `SolveResult` comes out.
 
-Every solver is a function of a `pipette_milp.solvers.state.SearchState`, which it fills with plans and bounds until the
-state's limits are reached; `solve` prepares the state and turns it into a result.
+Every solver is a function of a `pipette_milp.solvers.state.SearchState`, which it fills with plans and bounds
+until the state's limits are reached; `solve` prepares the state and turns it into a result.
 """
 
 from __future__ import annotations

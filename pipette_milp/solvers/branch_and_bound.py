@@ -1,9 +1,10 @@
 """Branch and bound over configuration families, in decision form, with worker processes.
 
-The family with the least bound is asked, at the next depth, whether it holds a plan better than the incumbent by
-half the wanted gap (bounds, section S2). Depths: layer split with best links; node patterns over one group of nodes;
-over the groups found from the links; the same with more time; the exact arc model. What the relaxations find are
-starting points for plans; the time between is shared with local search on the families that could still win.
+The family with the least bound is asked, at the next depth, whether it holds a plan better than the incumbent
+by half the wanted gap (bounds, section S2). Depths: layer split with best links; node patterns over one group
+of nodes; over the groups found from the links; the same with more time; the exact arc model. What the
+relaxations find are starting points for plans; the time between is shared with local search on the families
+that could still win.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ from pipette_milp.solvers.state import SearchState
 from pipette_milp.solvers.workers import Done, Job, Pool
 
 LEVELS = (0.03, 0.01, 0.005)
-"""Gaps asked for one after the other, down to half of the wanted one: coarse questions are answered quickly, and what
-they close stays closed."""
+"""Gaps asked for one after the other, down to half of the wanted one: coarse questions are answered quickly,
+and what they close stays closed."""
 DEPTH_LIMITS_S = (5.0, 6.0, 10.0, 30.0, 60.0)
 """Time limit of a bound job by depth: split, one group, groups, groups again, exact arcs."""
 PATIENCE = (0.0, 0.02, 0.04, 0.10, 0.15)
-"""By how much of the incumbent a family's bound must be lower than that of one that can be asked cheaply, so that it
-goes first, by depth: the least bound decides the proof, but not every second lifts it equally well."""
+"""By how much of the incumbent a family's bound must be lower than that of one that can be asked cheaply, so
+that it goes first, by depth: the least bound decides the proof, but not every second lifts it equally
+well."""
 EXACT_DEPTH = 4
 SEARCH_SHARE = 0.4
 """Share of worker time spent on local search while bounds are still open."""
@@ -107,7 +109,8 @@ class _Run:
         return max(self.finest_gap, LEVELS[self.level] if self.level < len(LEVELS) else 0.0)
 
     def refine(self) -> None:
-        """Once everything is closed at this gap, ask for the next one; families get all depths but the first again."""
+        """Once everything is closed at this gap, ask for the next one; families get all depths but the first
+        again."""
         while self.question_gap > self.finest_gap and self.state.gap <= self.question_gap * (1 + 1e-9):
             self.level += 1
             self.depth = np.minimum(self.depth, 1)
@@ -164,6 +167,7 @@ class _Run:
         candidates = [int(k) for k in np.flatnonzero(open_) if int(k) not in busy]
         if not candidates:
             return None
+
         # promise: how good the plan is, how low the bound; tired by what was spent already
         def merit(k: int) -> float:
             promise = 0.5 * state.best_s[k] + 0.5 * state.lower[k]
@@ -268,7 +272,9 @@ def exact_job(
     )
     plans = []
     if outcome.plan is not None and outcome.simulated_s is not None:
-        plans.append((outcome.simulated_s, np.array(outcome.plan.layers), np.array(outcome.plan.node_of_cell)))
+        plans.append(
+            (outcome.simulated_s, np.array(outcome.plan.layers), np.array(outcome.plan.node_of_cell))
+        )
     bound = min(outcome.lower_bound_s, ceiling_s)
     return FamilyBound(bound, bound >= ceiling_s), plans
 

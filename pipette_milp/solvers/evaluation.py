@@ -52,7 +52,12 @@ class Evaluator:
 
     def of_durations(self, durations: Durations) -> float:
         """Longest path for given durations; replicas with equal durations are simulated once."""
-        columns = [durations.forward_s, durations.backward_s, durations.hop_forward_s, durations.hop_backward_s]
+        columns = [
+            durations.forward_s,
+            durations.backward_s,
+            durations.hop_forward_s,
+            durations.hop_backward_s,
+        ]
         stacked = np.concatenate(columns, axis=0)
         distinct = np.unique(stacked, axis=1, return_index=True)[1] if stacked.shape[1] > 1 else np.array([0])
         finish = finish_times(

@@ -1,9 +1,9 @@
 """Lower bound of one family: relaxations with lazily added path cuts, asked in decision form.
 
-The question is always "is there a plan with T <= ceiling?". The answer no is a bound equal to the ceiling; else the
-model's own optimum is the bound and its solution is a good place to start a search from. Three depths, each
-sharper and slower than the one before: the split model, the pattern model over one group of nodes, and over
-the groups found from the links.
+The question is always "is there a plan with T <= ceiling?". The answer no is a bound equal to the ceiling;
+else the model's own optimum is the bound and its solution is a good place to start a search from. Three
+depths, each sharper and slower than the one before: the split model, the pattern model over one group of
+nodes, and over the groups found from the links.
 """
 
 from __future__ import annotations
@@ -61,23 +61,31 @@ def floor_bound_s(tables: CostTables) -> float:
     low = tables.min_layers
     sent = tables.sync.bytes_per_layer * low.reshape(chunks, pipeline).sum(axis=0) + tables.sync.bytes_extra
     ring = best_ring_s(tables, links, tables.sync, sent)
-    exposed = ring if tables.sync_buckets == 1 else np.where(np.arange(pipeline) == 0, ring / tables.sync_buckets, ring)
+    exposed = (
+        ring
+        if tables.sync_buckets == 1
+        else np.where(np.arange(pipeline) == 0, ring / tables.sync_buckets, ring)
+    )
     # M * C_s of the busiest stage: whole layers make it longer than the mean
     if chunks == 1:
         busiest = micro_batches * least_busiest_s(tables, tables.min_layers, tables.max_layers)
     else:
         busiest = micro_batches * (per_layer * tables.total_layers + float(extra.sum())) / pipeline
-    # one micro-batch down and up, and the other M - 1 on the last stage; where the weight gradient is separate it
+    # one micro-batch down and up, and the other M - 1 on the last stage; where the weight gradient is
+    # separate it
     # may be put off beyond the last way up, so only the rest counts
     round_layer = tables.forward_layer_s + tables.backward_layer_s
     round_extra = tables.forward_extra_s + tables.backward_extra_s
     hop = best_hop_s(tables, links) if tables.num_virtual_stages > 1 else 0.0
-    once = round_layer * tables.total_layers + float(round_extra.sum()) + 2 * (tables.num_virtual_stages - 1) * hop
+    once = (
+        round_layer * tables.total_layers
+        + float(round_extra.sum())
+        + 2 * (tables.num_virtual_stages - 1) * hop
+    )
     last = tables.num_virtual_stages - 1
     last_busy = (round_layer * low[last] + round_extra[last]) * (micro_batches - 1)
     return (
-        max(busiest + float(exposed.min()), once + last_busy + float(exposed.min()))
-        + tail_floor_s(tables)
+        max(busiest + float(exposed.min()), once + last_busy + float(exposed.min())) + tail_floor_s(tables)
     ) * (1 - SAFETY)
 
 
@@ -96,8 +104,8 @@ def tail_floor_s(tables: CostTables) -> float:
 def tightened_layers(tables: CostTables, ceiling_s: float) -> tuple[IntArray, IntArray] | None:
     """[V] layer bounds that any plan with T <= ceiling keeps; None if there is none.
 
-    A pipeline stage works for ``M * C_s`` after one micro-batch came down to it and before the last one went up
-    (a separate weight gradient may come after that).
+    A pipeline stage works for ``M * C_s`` after one micro-batch came down to it and before the last one went
+    up (a separate weight gradient may come after that).
     """
     separate = tables.weight_gradient_layer_s > 0
     per_layer, extra = _work(tables)
@@ -114,10 +122,7 @@ def tightened_layers(tables: CostTables, ceiling_s: float) -> tuple[IntArray, In
         sent = tables.sync.bytes_per_layer * low.reshape(-1, pipeline).sum(axis=0) + tables.sync.bytes_extra
         ring = best_ring_s(tables, links, tables.sync, sent)
         ring[0] /= tables.sync_buckets
-        if separate:
-            passing = tables.forward_layer_s * low + tables.forward_extra_s
-        else:
-            passing = least
+        passing = tables.forward_layer_s * low + tables.forward_extra_s if separate else least
         for j in range(virtual):
             stage = j % pipeline
             before = float(passing[:stage].sum()) + (1 if separate else 2) * stage * hop
@@ -144,7 +149,9 @@ def least_busiest_s(tables: CostTables, low: IntArray, high: IntArray) -> float:
     """Work per micro-batch of the busiest virtual stage in the split that keeps it least busy."""
     per_layer, extra = _work(tables)
     values = np.unique(
-        np.concatenate([per_layer * np.arange(a, b + 1) + e for a, b, e in zip(low, high, extra, strict=True)])
+        np.concatenate(
+            [per_layer * np.arange(a, b + 1) + e for a, b, e in zip(low, high, extra, strict=True)]
+        )
     )
     first, last = 0, len(values) - 1
     while first < last:
@@ -272,7 +279,9 @@ class _Search:
         layers = relaxed.layers if relaxed is not None else None
         return FamilyBound(least.bound_s, False, layers, relaxed, exhausted=not self.late)
 
-    def relax_all(self, model: SplitModel, branches: list[Branch], known: list[_Open] | None = None) -> list[_Open]:
+    def relax_all(
+        self, model: SplitModel, branches: list[Branch], known: list[_Open] | None = None
+    ) -> list[_Open]:
         """The branches that a relaxation leaves open, with their bounds."""
         opened = []
         for index, branch in enumerate(branches):
@@ -339,7 +348,8 @@ class _Search:
     def _rounds(
         self, model: SplitModel, bound_s: float, solve: Callable[[float], Solved], *, whole: bool = False
     ) -> tuple[float, Solved]:
-        """Rounds of cuts; the bound is the ceiling if nothing below it is left. ``whole``: integer solutions."""
+        """Rounds of cuts; the bound is the ceiling if nothing below it is left. ``whole``: integer
+        solutions."""
         solved = NOTHING
         for _ in range(MOST_ROUNDS):
             left = self.deadline - time.monotonic()

@@ -1,9 +1,9 @@
 """Plans from scratch: regular block layouts, the best of them by simulated time.
 
-A layout cuts the grid of stages times replicas into blocks of ``height`` consecutive stages, takes block after
-block and fills node after node. Height 1 is the default rank order, a height of a whole pipeline gives every replica
-its own nodes; stages may start in the middle of a block, so that the first and the last stage share a node (tied
-embedding). Nodes come in index order or sorted by groups of fast links.
+A layout cuts the grid of stages times replicas into blocks of ``height`` consecutive stages, takes block
+after block and fills node after node. Height 1 is the default rank order, a height of a whole pipeline gives
+every replica its own nodes; stages may start in the middle of a block, so that the first and the last stage
+share a node (tied embedding). Nodes come in index order or sorted by groups of fast links.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def greedy(evaluator: Evaluator, rng: np.random.Generator | None = None) -> Cand
     """The best block layout with the balanced layer split.
 
     Args:
-        rng: adds layouts over random node orders, as many as there are regular ones; None for the regular ones
-            alone.
+        rng: adds layouts over random node orders, as many as there are regular ones; None for the regular
+            ones alone.
 
     Raises:
         InputError: no layer split fits, or the nodes have too few places.

@@ -52,7 +52,8 @@ class GroupLinks:
         return float(self.local_latency[g] + sent / self.local[g])
 
     def hop_s(self, g: int, h: int, sent: float) -> float:
-        """A hop from a node of g to another node, of h. Without a second node in g it stays inside the node."""
+        """A hop from a node of g to another node, of h. Without a second node in g it stays inside the
+        node."""
         if g == h and not self.several[g]:
             return self.local_s(g, sent)
         load = self.tables.tensor * sent

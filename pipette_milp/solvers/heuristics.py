@@ -1,4 +1,5 @@
-"""Solvers that find plans and prove nothing: ``greedy``, ``local-search`` and ``annealing`` over all families."""
+"""Solvers that find plans and prove nothing: ``greedy``, ``local-search`` and ``annealing`` over all
+families."""
 
 from __future__ import annotations
 

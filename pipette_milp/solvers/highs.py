@@ -1,7 +1,7 @@
 """A small mixed-integer model handed to HiGHS as arrays.
 
-Pyomo builds the models people read (`pipette_milp.formulations`); the bounds solve thousands of small ones, where
-building through an algebraic layer would take longer than solving.
+Pyomo builds the models people read (`pipette_milp.formulations`); the bounds solve thousands of small ones,
+where building through an algebraic layer would take longer than solving.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pipette_milp.arrays import Array, IntArray
 
 INFINITY = 1e30
 SAFETY = 1e-6
-"""Relative amount every dual bound is lowered by, above HiGHS's feasibility tolerance (1e-7) on rows scaled to
-about one."""
+"""Relative amount every dual bound is lowered by, above HiGHS's feasibility tolerance (1e-7) on rows scaled
+to about one."""
 
 
 @dataclass(frozen=True)

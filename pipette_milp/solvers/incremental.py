@@ -168,11 +168,19 @@ def scratch_of(figures: Figures) -> Scratch:
 
 
 @compiled
-def update_durations(f, work, layers, cells, touched, lanes, guard, step):
+def update_durations(
+    f: Figures,
+    work: Scratch,
+    layers: IntArray,
+    cells: IntArray,
+    touched: IntArray,
+    lanes: Array,
+    guard: Array,
+    step: Array,
+) -> float:
     """Durations after a change.
 
     Args:
-        f, work: `Figures`, `Scratch`
         layers, cells: [V], [p, d] the candidate
         touched: [p + 1] 1 for stages whose cells differ from those that ``lanes`` and ``work`` hold, else 0;
             the last entry is 1 if the layers differ
@@ -181,88 +189,107 @@ def update_durations(f, work, layers, cells, touched, lanes, guard, step):
             and the embedding exchange after the first and the last stage
         step: [p] out; optimiser and exposed parameter gather
     Returns:
-        The sum of all synchronisations and of the embedding exchange, a measure of communication.
+        The sum of all synchronisations, gathers and of the embedding exchange: a measure of communication.
     """
-    p, virtual, d = f.pipeline, f.virtual, f.data
-    kinds = 2 + f.separate
+    p = f.pipeline
     if touched[p] == 1:
-        for kind in range(kinds):
-            for j in range(virtual):
-                value = f.layer_s[kind] * layers[j] + f.extra_s[kind, j]
-                for z in range(d):
-                    lanes[z, kind * virtual + j] = value
+        for kind in range(2 + f.separate):
+            for j in range(f.virtual):
+                duration = f.layer_s[kind] * layers[j] + f.extra_s[kind, j]
+                for z in range(f.data):
+                    lanes[z, kind * f.virtual + j] = duration
+    update_hops(f, work, cells, touched, lanes)
+    for s in range(p):
+        if touched[s] == 1:
+            find_ring(work, cells, s)
+        guard[s] = 0.0
+        step[s] = f.optimizer_layer_s * layers_of_stage(f, layers, s) + f.optimizer_extra_s[s]
+    communication = 0.0
+    for ring in range(2):
+        if f.ring_active[ring] == 1:
+            communication += add_rings(f, work, layers, ring, guard if ring == 0 else step)
+    if f.embedding_bytes > 0:
+        exchange = embedding_exchange(f, work, cells)
+        guard[0] += exchange
+        if p > 1:
+            guard[p - 1] += exchange
+        communication += exchange
+    return communication
 
-    # hops; boundaries j and j + p join the same cells
-    first_hop = kinds * virtual
-    for j in range(min(virtual - 1, p)):
-        s, t = j % p, (j + 1) % p
+
+@compiled
+def layers_of_stage(f: Figures, layers: IntArray, s: int) -> int:
+    """Layers of all virtual stages of pipeline stage s."""
+    total = 0
+    for j in range(s, f.virtual, f.pipeline):
+        total += layers[j]
+    return total
+
+
+@compiled
+def update_hops(f: Figures, work: Scratch, cells: IntArray, touched: IntArray, lanes: Array) -> None:
+    """Hops of the boundaries between touched stages; all replicas of a boundary and direction at once."""
+    first_hop = (2 + f.separate) * f.virtual
+    load = f.tensor * f.hop_bytes
+    alone = f.hop_bytes / f.port
+    for j in range(min(f.virtual - 1, f.pipeline)):  # boundaries j and j + p join the same cells
+        s, t = j % f.pipeline, (j + 1) % f.pipeline
         if touched[s] == 0 and touched[t] == 0:
             continue
-        for z in range(d):
+        for z in range(f.data):
             a, b = cells[s, z], cells[t, z]
             if a != b:
                 work.leaving[a] += 1
                 work.entering[b] += 1
                 work.pairs[a, b] += 1
-        load = f.tensor * f.hop_bytes
-        for z in range(d):
+        for z in range(f.data):
             a, b = cells[s, z], cells[t, z]
             if a == b:
                 forward = f.local_latency_s[a] + f.hop_bytes / f.local[a]
                 backward = forward
             else:
+                # the backward flows are the forward ones turned around
                 count = work.pairs[a, b] * load
                 out, into = work.leaving[a] * load, work.entering[b] * load
-                least = f.hop_bytes / f.port
-                forward = max(max(least, count / f.pair[a, b]), max(out / f.egress[a], into / f.ingress[b]))
-                backward = max(max(least, count / f.pair[b, a]), max(into / f.egress[b], out / f.ingress[a]))
+                forward = max(max(alone, count / f.pair[a, b]), max(out / f.egress[a], into / f.ingress[b]))
+                backward = max(max(alone, count / f.pair[b, a]), max(into / f.egress[b], out / f.ingress[a]))
                 forward += f.latency_s[a, b]
                 backward += f.latency_s[b, a]
-            forward += f.hop_gather_s
-            backward += f.hop_gather_s
-            for k in range(j, virtual - 1, p):
-                lanes[z, first_hop + k] = forward
-                lanes[z, first_hop + virtual - 1 + k] = backward
-        for z in range(d):
+            for k in range(j, f.virtual - 1, f.pipeline):
+                lanes[z, first_hop + k] = forward + f.hop_gather_s
+                lanes[z, first_hop + f.virtual - 1 + k] = backward + f.hop_gather_s
+        for z in range(f.data):
             a, b = cells[s, z], cells[t, z]
             work.leaving[a] = 0
             work.entering[b] = 0
             work.pairs[a, b] = 0
 
-    # rings
-    for s in range(p):
-        if touched[s] == 0:
-            continue
-        m = 0
-        for z in range(d):
-            n = cells[s, z]
-            if work.position[n] < 0:
-                work.position[n] = m
-                work.order[s, m] = n
-                work.members[s, m] = 0
-                m += 1
-            work.members[s, work.position[n]] += 1
-        work.lengths[s] = m
-        for i in range(m):
-            work.position[work.order[s, i]] = -1
-    for s in range(p):
-        guard[s] = 0.0
-        stage_layers = 0
-        for j in range(s, virtual, p):
-            stage_layers += layers[j]
-        step[s] = f.optimizer_layer_s * stage_layers + f.optimizer_extra_s[s]
-    total = 0.0
-    for ring in range(2):
-        if f.ring_active[ring] == 0:
-            continue
-        for s in range(p):
-            m = work.lengths[s]
-            if m < 2:
-                continue
-            stage_layers = 0
-            for j in range(s, virtual, p):
-                stage_layers += layers[j]
-            load = f.tensor * (f.ring_bytes_per_layer[ring] * stage_layers + f.ring_bytes_extra[ring, s])
+
+@compiled
+def find_ring(work: Scratch, cells: IntArray, s: int) -> None:
+    """Distinct nodes of a stage in order of first appearance, and how many cells each hosts."""
+    m = 0
+    for z in range(cells.shape[1]):
+        n = cells[s, z]
+        if work.position[n] < 0:
+            work.position[n] = m
+            work.order[s, m] = n
+            work.members[s, m] = 0
+            m += 1
+        work.members[s, work.position[n]] += 1
+    work.lengths[s] = m
+    for i in range(m):
+        work.position[work.order[s, i]] = -1
+
+
+@compiled
+def add_rings(f: Figures, work: Scratch, layers: IntArray, ring: int, times: Array) -> float:
+    """Add the exposed time of one collective of every stage to ``times[p]``; returns the sum over stages."""
+    for s in range(f.pipeline):
+        m = work.lengths[s]
+        if m >= 2:
+            sent = f.ring_bytes_per_layer[ring] * layers_of_stage(f, layers, s) + f.ring_bytes_extra[ring, s]
+            load = f.tensor * sent
             a = work.order[s, m - 1]
             for i in range(m):
                 b = work.order[s, i]
@@ -270,78 +297,70 @@ def update_durations(f, work, layers, cells, touched, lanes, guard, step):
                 work.egress_load[a] += load
                 work.ingress_load[b] += load
                 a = b
-        for s in range(p):
-            m = work.lengths[s]
-            stage_layers = 0
-            for j in range(s, virtual, p):
-                stage_layers += layers[j]
-            sent = f.ring_bytes_per_layer[ring] * stage_layers + f.ring_bytes_extra[ring, s]
-            slowest = 0.0
-            for i in range(m):
-                a = work.order[s, i]
-                if work.members[s, i] >= 2:
-                    slowest = max(slowest, sent / f.local[a])
-                if m >= 2:
-                    b = work.order[s, i + 1 if i + 1 < m else 0]
-                    slowest = max(slowest, sent / (work.members[s, i] * f.port))
-                    slowest = max(slowest, work.pair_load[a, b] / f.pair[a, b])
-                    slowest = max(slowest, work.egress_load[a] / f.egress[a])
-                    slowest = max(slowest, work.ingress_load[b] / f.ingress[b])
-            latency = f.ring_latency_s[ring, 0]
-            latency += (m - 1) * f.ring_latency_s[ring, 1] + (d - m) * f.ring_latency_s[ring, 2]
-            time = latency + slowest
-            if ring == 1:
-                step[s] += time
-            else:
-                if s == 0 and f.sync_buckets > 1:
-                    backward = f.layer_s[1] * layers[0] + f.extra_s[1, 0]
-                    share = (f.sync_buckets - 1) / f.sync_buckets
-                    time = max(time / f.sync_buckets, time - backward * share)
-                guard[s] = time
-            total += time
-        for s in range(p):
-            m = work.lengths[s]
-            a = work.order[s, m - 1]
-            for i in range(m):
-                b = work.order[s, i]
-                work.pair_load[a, b] = 0.0
-                work.egress_load[a] = 0.0
-                work.ingress_load[b] = 0.0
-                a = b
-
-    # exchange of the tied embedding: both directions of every pair load the network at once
-    if f.embedding_bytes > 0:
-        last = p - 1
-        for z in range(d):
-            a, b = cells[0, z], cells[last, z]
-            if a != b:
-                work.leaving[a] += 1
-                work.leaving[b] += 1
-                work.pairs[a, b] += 1
-                work.pairs[b, a] += 1
-        load = f.tensor * f.embedding_bytes
+    total = 0.0
+    for s in range(f.pipeline):
+        m = work.lengths[s]
+        sent = f.ring_bytes_per_layer[ring] * layers_of_stage(f, layers, s) + f.ring_bytes_extra[ring, s]
+        time = f.ring_latency_s[ring, 0]
+        time += (m - 1) * f.ring_latency_s[ring, 1] + (f.data - m) * f.ring_latency_s[ring, 2]
         slowest = 0.0
-        for z in range(d):
-            a, b = cells[0, z], cells[last, z]
-            if a == b:
-                slowest = max(slowest, f.local_latency_s[a] + f.embedding_bytes / f.local[a])
-                continue
-            # what leaves a node in this exchange also enters it
+        for i in range(m):
+            a = work.order[s, i]
+            if work.members[s, i] >= 2:
+                slowest = max(slowest, sent / f.local[a])
+            if m >= 2:
+                b = work.order[s, i + 1 if i + 1 < m else 0]
+                slowest = max(slowest, sent / (work.members[s, i] * f.port))
+                slowest = max(slowest, work.pair_load[a, b] / f.pair[a, b])
+                slowest = max(slowest, work.egress_load[a] / f.egress[a])
+                slowest = max(slowest, work.ingress_load[b] / f.ingress[b])
+        time += slowest
+        if ring == 0 and s == 0 and f.sync_buckets > 1:
+            backward = f.layer_s[1] * layers[0] + f.extra_s[1, 0]
+            hidden = backward * (f.sync_buckets - 1) / f.sync_buckets
+            time = max(time / f.sync_buckets, time - hidden)
+        times[s] += time
+        total += time
+    for s in range(f.pipeline):
+        m = work.lengths[s]
+        a = work.order[s, m - 1]
+        for i in range(m):
+            b = work.order[s, i]
+            work.pair_load[a, b] = 0.0
+            work.egress_load[a] = 0.0
+            work.ingress_load[b] = 0.0
+            a = b
+    return total
+
+
+@compiled
+def embedding_exchange(f: Figures, work: Scratch, cells: IntArray) -> float:
+    """Both directions of every pair of first and last cell load the network at once; the slowest counts."""
+    last = f.pipeline - 1
+    for z in range(f.data):
+        a, b = cells[0, z], cells[last, z]
+        if a != b:
+            work.leaving[a] += 1  # and as much enters
+            work.leaving[b] += 1
+            work.pairs[a, b] += 1
+            work.pairs[b, a] += 1
+    load = f.tensor * f.embedding_bytes
+    alone = f.embedding_bytes / f.port
+    slowest = 0.0
+    for z in range(f.data):
+        a, b = cells[0, z], cells[last, z]
+        if a == b:
+            slowest = max(slowest, f.local_latency_s[a] + f.embedding_bytes / f.local[a])
+        else:
             one, other = work.leaving[a] * load, work.leaving[b] * load
             count = work.pairs[a, b] * load
-            least = f.embedding_bytes / f.port
-            there = max(max(least, count / f.pair[a, b]), max(one / f.egress[a], other / f.ingress[b]))
-            back = max(max(least, count / f.pair[b, a]), max(other / f.egress[b], one / f.ingress[a]))
+            there = max(max(alone, count / f.pair[a, b]), max(one / f.egress[a], other / f.ingress[b]))
+            back = max(max(alone, count / f.pair[b, a]), max(other / f.egress[b], one / f.ingress[a]))
             slowest = max(slowest, max(f.latency_s[a, b] + there, f.latency_s[b, a] + back))
-        for z in range(d):
-            a, b = cells[0, z], cells[last, z]
-            work.leaving[a] = 0
-            work.leaving[b] = 0
-            work.pairs[a, b] = 0
-            work.pairs[b, a] = 0
-        slowest += f.embedding_latency_s
-        guard[0] += slowest
-        if last > 0:
-            guard[last] += slowest
-        total += slowest
-    return total
+    for z in range(f.data):
+        a, b = cells[0, z], cells[last, z]
+        work.leaving[a] = 0
+        work.leaving[b] = 0
+        work.pairs[a, b] = 0
+        work.pairs[b, a] = 0
+    return slowest + f.embedding_latency_s

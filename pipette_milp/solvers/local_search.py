@@ -1,9 +1,9 @@
 """Local search on the simulated time: descents with a little warmth, again and again from the best plan.
 
-A search runs in cycles. Each starts from the best plan known, accepts small losses at first (a random threshold
-that shrinks to nothing) and ends as a plain descent. Cycles grow while they do not help. Half of the moves start
-where the critical path loses time. Moves are `pipette_milp.solvers.moves`, acceptance is exact and mostly decided
-without a simulation: `pipette_milp.solvers.screening`.
+A search runs in cycles. Each starts from the best plan known, accepts small losses at first (a random
+threshold that shrinks to nothing) and ends as a plain descent. Cycles grow while they do not help. Half of
+the moves start where the critical path loses time. Moves are `pipette_milp.solvers.moves`, acceptance is
+exact and mostly decided without a simulation: `pipette_milp.solvers.screening`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ class Walk:
         self._focus: IntArray | None = None
 
     def block(self, number: int, warmth_s: float) -> None:
-        """Make some moves, each accepted if it loses less than an exponential variate of mean ``warmth_s``."""
+        """Make some moves, each accepted if it loses less than an exponential variate of mean
+        ``warmth_s``."""
         screen, rng = self.screen, self.rng
         draws = rng.random((number, DRAWS))
         allowed = rng.exponential(size=number) * warmth_s

@@ -1,7 +1,7 @@
 """Moves of the local search: small legal changes of a placement or a layer split, drawn from random numbers.
 
-Nearly all moves exchange what is at two sets of positions (stage, replica), or the names of two nodes with equal
-room, so every node keeps the number of cells it hosts and the result is legal by construction.
+Nearly all moves exchange what is at two sets of positions (stage, replica), or the names of two nodes with
+equal room, so every node keeps the number of cells it hosts and the result is legal by construction.
 
 Kinds
     CELLS       exchange two cells
@@ -23,8 +23,9 @@ from __future__ import annotations
 import numpy as np
 
 from pipette_milp.accelerate import compiled
-from pipette_milp.arrays import Array
+from pipette_milp.arrays import Array, IntArray
 from pipette_milp.cost.tables import CostTables
+from pipette_milp.solvers.incremental import Figures
 
 NUM_KINDS = 12
 (CELLS, RUN, BLOCK, ROTATE, REPLICAS, NODES, NODES_3, CONTENT, JOIN, GATHER, LAYER, FREE) = range(NUM_KINDS)
@@ -73,7 +74,68 @@ def mix_of(tables: CostTables) -> Array:
 
 
 @compiled
-def exchange_blocks(cells, s, z, other_s, other_z, height, width):
+def propose(f: Figures, u: Array, mix: Array, focus: IntArray, layers: IntArray, cells: IntArray) -> bool:
+    """Change ``layers[V]`` or ``cells[p, d]`` in place by one random move.
+
+    Args:
+        u: [DRAWS] uniform on [0, 1)
+        mix: `mix_of`
+        focus: flat indices of cells that matter most; half of the moves start there
+    Returns:
+        False where the draw is no legal change, and nothing was changed; True does not promise a change.
+    """
+    p, d = cells.shape
+    kind = 0
+    while kind < len(mix) - 1 and u[0] >= mix[kind]:
+        kind += 1
+    cell = int(u[2] * p * d)
+    if u[1] < 0.5 and len(focus) > 0:
+        cell = focus[int(2.0 * u[1] * len(focus))]
+    s, z = cell // d, cell % d
+    other = int(u[3] * p * d)
+    if kind == CELLS:
+        exchange_blocks(cells, s, z, other // d, other % d, 1, 1)
+        return True
+    if kind == RUN:
+        other_z = (z + 1 + int(u[3] * (d - 1))) % d
+        # half of the runs go on to the last stage: everything after s changes over
+        height = p - s if u[4] < 0.5 else 1 + int(u[5] * (p - s))
+        exchange_blocks(cells, s, z, s, other_z, height, 1)
+        return True
+    if kind == BLOCK:
+        return exchange_random_blocks(cells, s, z, u)
+    if kind == ROTATE:
+        rotate_stages(cells, s, int(u[3] * p), z, u[4])
+        return True
+    if kind == REPLICAS:
+        reorder_replicas(cells, s, z, int(u[3] * d), u)
+        return True
+    if kind == NODES or kind == NODES_3:  # noqa: SIM109  numba compiles this to two comparisons
+        a, b = cells[s, z], int(u[3] * f.nodes)
+        c = a if kind == NODES else int(u[4] * f.nodes)
+        if f.slots[a] != f.slots[b] or f.slots[a] != f.slots[c] or a == b or (kind == NODES_3 and c == a):
+            return False
+        rename_nodes(cells, a, b, c)
+        return c != b
+    if kind == CONTENT:
+        return exchange_contents(cells, s, cells[s, z], other // d, cells[other // d, other % d])
+    if kind == JOIN:
+        neighbour = (s + 1) % p if u[3] < 0.5 else (s - 1 + p) % p
+        return bring(cells, neighbour, z, cells[s, z], u[4])
+    if kind == GATHER:
+        return bring(cells, s, z, cells[s, int(u[3] * d)], u[4])
+    if kind == LAYER:
+        target = int(u[4] * f.virtual)
+        # half of the moves take a layer from a stage that matters
+        source = s + p * int(u[6] * (f.virtual // p)) if u[5] < 0.5 else int(u[3] * f.virtual)
+        return move_layer(f, layers, source, target)
+    return use_free_place(f, cells, s, z, int(u[3] * f.nodes))
+
+
+@compiled
+def exchange_blocks(
+    cells: IntArray, s: int, z: int, other_s: int, other_z: int, height: int, width: int
+) -> None:
     """Exchange two rectangles that do not overlap."""
     for i in range(height):
         for k in range(width):
@@ -83,176 +145,122 @@ def exchange_blocks(cells, s, z, other_s, other_z, height, width):
 
 
 @compiled
-def cell_on(cells, node, draw):
-    """Flat index of a random cell on a node; -1 where it hosts none."""
+def exchange_random_blocks(cells: IntArray, s: int, z: int, u: Array) -> bool:
+    """Rectangles of random size, mostly small or whole stages; the first one near (s, z)."""
     p, d = cells.shape
-    number = 0
-    for s in range(p):
-        for z in range(d):
-            if cells[s, z] == node:
-                number += 1
-    if number == 0:
-        return -1
-    wanted = int(draw * number)
-    for s in range(p):
-        for z in range(d):
-            if cells[s, z] == node:
-                if wanted == 0:
-                    return s * d + z
-                wanted -= 1
-    return -1
+    height = 1 + int(u[3] * u[3] * p)
+    width = d if u[4] < 0.3 else 1 + int(u[5] * u[5] * d)
+    s, z = min(s, p - height), min(z, d - width)
+    other_s, other_z = int(u[6] * (p - height + 1)), int(u[7] * (d - width + 1))
+    if abs(s - other_s) < height and abs(z - other_z) < width:
+        return False
+    exchange_blocks(cells, s, z, other_s, other_z, height, width)
+    return True
 
 
 @compiled
-def propose(f, u, mix, focus, layers, cells):
-    """Change ``layers[V]`` or ``cells[p, d]`` in place by one random move.
+def rotate_stages(cells: IntArray, s: int, target: int, z: int, draw: float) -> None:
+    """Stage s moves to ``target``, those between move up by one; all replicas, or replica z alone."""
+    first, width = (0, cells.shape[1]) if draw < 0.5 else (z, 1)
+    way = 1 if target > s else -1
+    while s != target:
+        exchange_blocks(cells, s, first, s + way, first, 1, width)
+        s += way
 
-    Args:
-        f: `pipette_milp.solvers.incremental.Figures`
-        u: [DRAWS] uniform on [0, 1)
-        mix: `mix_of`
-        focus: flat indices of cells that matter most; half of the moves start there
-    Returns:
-        The kind, or -1 where the draw is no legal change. A kind does not promise that anything changed.
-    """
-    p, d = cells.shape
-    kind = 0
-    while kind < len(mix) - 1 and u[0] >= mix[kind]:
-        kind += 1
-    if len(focus) > 0 and u[1] < 0.5:
-        cell = focus[int(2.0 * u[1] * len(focus))]
-    else:
-        cell = int(u[2] * p * d)
-    s, z = cell // d, cell % d
 
-    if kind == CELLS:
-        other = int(u[3] * p * d)
-        other_s, other_z = other // d, other % d
-        if cells[s, z] == cells[other_s, other_z]:
-            return -1
-        exchange_blocks(cells, s, z, other_s, other_z, 1, 1)
+@compiled
+def reorder_replicas(cells: IntArray, s: int, z: int, other_z: int, u: Array) -> None:
+    """Reverse the replicas between two, or move one past the others; in all stages, or in stage s alone."""
+    one, other = min(z, other_z), max(z, other_z)
+    first, height = (0, cells.shape[0]) if u[4] < 0.7 else (s, 1)
+    reverse = u[5] < 0.5
+    while one < other:
+        exchange_blocks(cells, first, one, first, other if reverse else one + 1, height, 1)
+        one += 1
+        if reverse:
+            other -= 1
 
-    elif kind == RUN:
-        other_z = int(u[3] * (d - 1))
-        if other_z >= z:
-            other_z += 1
-        # half of the runs go on to the last stage: everything after s changes over
-        height = p - s if u[4] < 0.5 else 1 + int(u[5] * (p - s))
-        exchange_blocks(cells, s, z, s, other_z, height, 1)
 
-    elif kind == BLOCK:
-        height = 1 + int(u[3] * u[3] * p)
-        width = d if u[4] < 0.3 else 1 + int(u[5] * u[5] * d)
-        s, z = min(s, p - height), min(z, d - width)
-        other_s, other_z = int(u[6] * (p - height + 1)), int(u[7] * (d - width + 1))
-        if abs(s - other_s) < height and abs(z - other_z) < width:
-            return -1
-        exchange_blocks(cells, s, z, other_s, other_z, height, width)
+@compiled
+def rename_nodes(cells: IntArray, a: int, b: int, c: int) -> None:
+    """a to b, b to c, c to a; with c == a an exchange of a and b."""
+    for s in range(cells.shape[0]):
+        for z in range(cells.shape[1]):
+            node = cells[s, z]
+            if node == a:
+                cells[s, z] = b
+            elif node == b:
+                cells[s, z] = c
+            elif node == c:
+                cells[s, z] = a
 
-    elif kind == ROTATE:
-        target = int(u[3] * p)
-        first, width = (0, d) if u[4] < 0.5 else (z, 1)
-        way = 1 if target > s else -1
-        while s != target:
-            exchange_blocks(cells, s, first, s + way, first, 1, width)
-            s += way
 
-    elif kind == REPLICAS:
-        other_z = int(u[3] * d)
-        if other_z == z:
-            return -1
-        one, other = min(z, other_z), max(z, other_z)
-        first, height = (0, p) if u[4] < 0.7 else (s, 1)
-        if u[5] < 0.5:
-            while one < other:
-                exchange_blocks(cells, first, one, first, other, height, 1)
-                one += 1
-                other -= 1
-        else:
-            while one < other:
-                exchange_blocks(cells, first, one, first, one + 1, height, 1)
-                one += 1
-
-    elif kind == NODES or kind == NODES_3:
-        a, b, c = cells[s, z], int(u[3] * f.nodes), int(u[4] * f.nodes)
-        if kind == NODES:
-            c = a
-        elif c == a or c == b:
-            return -1
-        if a == b or f.slots[a] != f.slots[b] or f.slots[a] != f.slots[c]:
-            return -1
-        for i in range(p):
-            for k in range(d):
-                node = cells[i, k]
-                if node == a:
-                    cells[i, k] = b
-                elif node == b:
-                    cells[i, k] = c
-                elif node == c:
-                    cells[i, k] = a
-
-    elif kind == CONTENT:
-        other = int(u[3] * p * d)
-        other_s, other_z = other // d, other % d
-        a, b = cells[s, z], cells[other_s, other_z]
-        if a == b or s == other_s:
-            return -1
-        k, m = 0, 0
-        while True:
-            while k < d and cells[s, k] != a:
-                k += 1
-            while m < d and cells[other_s, m] != b:
-                m += 1
-            if k == d or m == d:
-                break
-            exchange_blocks(cells, s, k, other_s, m, 1, 1)
+@compiled
+def exchange_contents(cells: IntArray, s: int, a: int, other_s: int, b: int) -> bool:
+    """Cells of stage s on node a against those of another stage on node b, as many as there are pairs."""
+    if a == b or s == other_s:
+        return False
+    d = cells.shape[1]
+    k, m = 0, 0
+    while True:
+        while k < d and cells[s, k] != a:
             k += 1
+        while m < d and cells[other_s, m] != b:
             m += 1
+        if k == d or m == d:
+            return True
+        cells[s, k], cells[other_s, m] = b, a
 
-    elif kind == JOIN:
-        neighbour = (s + 1) % p if u[3] < 0.5 else (s - 1 + p) % p
-        node = cells[s, z]
-        if cells[neighbour, z] == node:
-            return -1
-        other = cell_on(cells, node, u[4])
-        if other == cell:
-            return -1
-        exchange_blocks(cells, neighbour, z, other // d, other % d, 1, 1)
 
-    elif kind == GATHER:
-        node = cells[s, int(u[3] * d)]
-        if cells[s, z] == node:
-            return -1
-        other = cell_on(cells, node, u[4])
-        if other // d == s:
-            return -1
-        exchange_blocks(cells, s, z, other // d, other % d, 1, 1)
+@compiled
+def bring(cells: IntArray, s: int, z: int, node: int, draw: float) -> bool:
+    """Exchange cell (s, z) with a random one on a node."""
+    if cells[s, z] == node:
+        return False
+    number = 0
+    for i in range(cells.shape[0]):
+        for k in range(cells.shape[1]):
+            if cells[i, k] == node:
+                number += 1
+    wanted = int(draw * number)
+    for i in range(cells.shape[0]):
+        for k in range(cells.shape[1]):
+            if cells[i, k] == node:
+                if wanted == 0:
+                    cells[i, k] = cells[s, z]
+                    cells[s, z] = node
+                    return True
+                wanted -= 1
+    return False
 
-    elif kind == LAYER:
-        source, target = int(u[3] * f.virtual), int(u[4] * f.virtual)
-        if u[5] < 0.5:
-            source = s + p * int(u[6] * (f.virtual // p))  # a stage that matters gives one away
-        if source == target or layers[source] <= f.min_layers[source] or layers[target] >= f.max_layers[target]:
-            return -1
-        layers[source] -= 1
-        layers[target] += 1
-        stage = target % p
-        used = f.memory_extra_bytes[stage]
-        for j in range(stage, f.virtual, p):
-            used += f.memory_layer_bytes[j] * layers[j]
-        if used > f.memory_usable_bytes:
-            layers[source] += 1
-            layers[target] -= 1
-            return -1
 
-    else:
-        node = int(u[3] * f.nodes)
-        room = f.slots[node]
-        for i in range(p):
-            for k in range(d):
-                if cells[i, k] == node:
-                    room -= 1
-        if room <= 0:
-            return -1
-        cells[s, z] = node
-    return kind
+@compiled
+def move_layer(f: Figures, layers: IntArray, source: int, target: int) -> bool:
+    """One layer, if bounds and the memory of the target's pipeline stage allow it."""
+    if source == target or layers[source] <= f.min_layers[source] or layers[target] >= f.max_layers[target]:
+        return False
+    layers[source] -= 1
+    layers[target] += 1
+    stage = target % f.pipeline
+    used = f.memory_extra_bytes[stage]
+    for j in range(stage, f.virtual, f.pipeline):
+        used += f.memory_layer_bytes[j] * layers[j]
+    if used > f.memory_usable_bytes:
+        layers[source] += 1
+        layers[target] -= 1
+        return False
+    return True
+
+
+@compiled
+def use_free_place(f: Figures, cells: IntArray, s: int, z: int, node: int) -> bool:
+    """Move cell (s, z) to a node with a free place."""
+    room = f.slots[node]
+    for i in range(cells.shape[0]):
+        for k in range(cells.shape[1]):
+            if cells[i, k] == node:
+                room -= 1
+    if room <= 0:
+        return False
+    cells[s, z] = node
+    return True

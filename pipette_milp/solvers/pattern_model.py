@@ -1,8 +1,9 @@
 """The pattern model: a relaxation of one family over all placements and layer splits, small at any size.
 
-Nodes fall into *groups* of equal room (pods, slow nodes, or everything in one). A column counts the nodes of a
-group with a given content (bounds, section S3). Inside a group every link is the best one of the group, between
-two groups the best one between them, and a shared card is charged only with what the node's own content sends.
+Nodes fall into *groups* of equal room (pods, slow nodes, or everything in one). A column counts the nodes of
+a group with a given content (bounds, section S3). Inside a group every link is the best one of the group,
+between two groups the best one between them, and a shared card is charged only with what the node's own
+content sends.
 
 Further variables beside those of `pipette_milp.solvers.split_model`
     N[q, g]     nodes of group g with content q, q[s] cells of stage s      integer
@@ -18,8 +19,9 @@ Further variables beside those of `pipette_milp.solvers.split_model`
 Further constraint families (function that adds it)
     5  every node has one content, every stage has its cells                  `_contents`
     6  flows leave and enter where the cells are, hops cost what they cost    `_boundary`
-    7  rings: over several nodes, sharing a card (in the mean, and exactly where a solution needs it), crossing
-       groups                                          `_spread_ring`, `_mean_card`, `add_cards`, `_crossings`
+    7  rings: over several nodes, sharing a card (in the mean, and exactly where a solution needs it),
+       crossing groups                                          `_spread_ring`, `_mean_card`, `add_cards`,
+       `_crossings`
     8  embedding exchange: apart, sharing a card, in different groups          `_embedding`
 """
 
@@ -169,8 +171,8 @@ class PatternModel(SplitModel):
     def _mean_card(self, s: int) -> None:
         """A ring takes at least the mean, over the cells of its stage, of what their cards are loaded with.
 
-        ``U[s] >= tensor / card * sum over r of w[s, r] bytes[r]`` with ``w[s, r]`` the share of the cells of s on nodes
-        with a part of r, and the product at its convex envelope (McCormick).
+        ``U[s] >= tensor / card * sum over r of w[s, r] bytes[r]`` with ``w[s, r]`` the share of the cells of
+        s on nodes with a part of r, and the product at its convex envelope (McCormick).
         """
         tables, data = self.tables, float(self.tables.data)
         per_byte = tables.tensor / float(self.links.card.max())
@@ -198,10 +200,11 @@ class PatternModel(SplitModel):
             self.row([(int(self.load[s]), 1.0), *products], at_least=0.0)
 
     def add_cards(self, x: Array) -> int:
-        """The cards of an integer solution whose rings take longer than it says, exactly; how many were added.
+        """The cards of an integer solution whose rings take longer than it says, exactly; how many were
+        added.
 
-        A card is a set of rings that meet on one node. Its rows are switched by a binary that is 1 as soon as any
-        node with a part of the stage has this set.
+        A card is a set of rings that meet on one node. Its rows are switched by a binary that is 1 as soon as
+        any node with a part of the stage has this set.
         """
         tables = self.tables
         if not self.load_rows:
@@ -255,7 +258,8 @@ class PatternModel(SplitModel):
             per_byte = tables.tensor / self.links.group_crossing_rate(g)
             sent = float(self.base.bytes_per_layer * self.low_of_stage[s] + self.base.bytes_extra[s])
             self.row(
-                [(int(self.load[s]), 1.0), *[(c, -per_byte * sent * sign) for c, sign in border]], at_least=0.0
+                [(int(self.load[s]), 1.0), *[(c, -per_byte * sent * sign) for c, sign in border]],
+                at_least=0.0,
             )
             self.load_row(s, per_byte, (s,), unless=border)
         if wholes:
@@ -285,7 +289,10 @@ class PatternModel(SplitModel):
         loads = []
         for g, content in enumerate(self.contents):
             crossing = np.abs(content[:, 0] - content[:, last])
-            table = [links.shared_s(g, sent, k, sends=None) + latency for k in range(int(crossing.max(initial=0)) + 1)]
+            table = [
+                links.shared_s(g, sent, k, sends=None) + latency
+                for k in range(int(crossing.max(initial=0)) + 1)
+            ]
             loads.append(np.where(crossing > 0, np.array(table)[crossing], 0.0))
         levels = np.unique(np.concatenate(loads))
         for value in levels[levels > floor]:
@@ -305,7 +312,8 @@ class PatternModel(SplitModel):
 
     # ------------------------------------------------------------ solution
     def affordable(self, solved: Solved, ceiling_s: float) -> list[IntArray]:
-        """Per group the contents that one node can have in a plan below the ceiling, by their reduced costs."""
+        """Per group the contents that one node can have in a plan below the ceiling, by their reduced
+        costs."""
         if solved.column_duals is None:
             return self.contents
         kept = []

@@ -83,7 +83,6 @@ class Prices:
             load,
         )
 
-
     @classmethod
     def free(cls, model: SplitModel, bound_s: float) -> Prices:
         """Prices that say nothing: no content is out."""
@@ -91,12 +90,14 @@ class Prices:
         return cls(bound_s, hops, hops, np.zeros(model.tables.pipeline))
 
 
-def useful_contents(model: SplitModel, groups: list[Group], prices: Prices, ceiling_s: float) -> list[IntArray]:
+def useful_contents(
+    model: SplitModel, groups: list[Group], prices: Prices, ceiling_s: float
+) -> list[IntArray]:
     """Per group the contents that can be part of a plan with T <= ceiling.
 
-    A content is out if the flows of one boundary that must leave or enter its node, and the rings that share its
-    card, would lift the relaxed split model's optimum above the ceiling: by its duals, for one of the replicas
-    concerned, so no mean is taken.
+    A content is out if the flows of one boundary that must leave or enter its node, and the rings that share
+    its card, would lift the relaxed split model's optimum above the ceiling: by its duals, for one of the
+    replicas concerned, so no mean is taken.
 
     Raises:
         TooManyPatternsError

@@ -35,9 +35,7 @@ class BestLinks:
         return cls(
             latency_s=float(tables.latency_s[off_diagonal].min()) if several else math.inf,
             pair_bytes_per_s=float(tables.pair_bytes_per_s[off_diagonal].max()) if several else math.inf,
-            node_bytes_per_s=float(
-                min(tables.egress_bytes_per_s.max(), tables.ingress_bytes_per_s.max())
-            ),
+            node_bytes_per_s=float(min(tables.egress_bytes_per_s.max(), tables.ingress_bytes_per_s.max())),
             local_bytes_per_s=float(tables.local_bytes_per_s.max()),
             local_latency_s=float(tables.local_latency_s.min()),
             most_slots=int(tables.slots.max()),
@@ -45,7 +43,8 @@ class BestLinks:
 
 
 def crossing_s(tables: CostTables, links: BestLinks, sent_bytes: float, flows: int = 1) -> float:
-    """A hop between nodes while ``flows`` cells of its node send (or receive) at once; infinite on one node."""
+    """A hop between nodes while ``flows`` cells of its node send (or receive) at once; infinite on one
+    node."""
     load = tables.tensor * sent_bytes
     return links.latency_s + max(
         sent_bytes / tables.port_bytes_per_s,
@@ -68,7 +67,8 @@ def best_hop_s(tables: CostTables, links: BestLinks) -> float:
 
 
 def best_ring_s(tables: CostTables, links: BestLinks, ring: Ring, sent_bytes: Array) -> Array:
-    """[p] the best any ring of each stage can be; ``sent_bytes`` [p] as in `Ring`, lower estimates allowed."""
+    """[p] the best any ring of each stage can be; ``sent_bytes`` [p] as in `Ring`, lower estimates
+    allowed."""
     data, slots = tables.data, links.most_slots
     if data == 1 or not np.any(sent_bytes > 0):
         return np.zeros(tables.pipeline)
@@ -93,9 +93,7 @@ def local_ring_latency_s(ring: Ring, data: int) -> float:
 def ring_latency_s(ring: Ring, data: int, fewest_nodes: int) -> float:
     """Least latency of a ring over at least ``fewest_nodes`` distinct nodes."""
     node, local = ring.latency_per_node_step_s, ring.latency_per_local_step_s
-    return ring.latency_s + min(
-        (nodes - 1) * node + (data - nodes) * local for nodes in (fewest_nodes, data)
-    )
+    return ring.latency_s + min((nodes - 1) * node + (data - nodes) * local for nodes in (fewest_nodes, data))
 
 
 def best_embedding_s(tables: CostTables, links: BestLinks) -> float:

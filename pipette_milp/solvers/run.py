@@ -31,8 +31,8 @@ from pipette_milp.solvers import SOLVERS
 from pipette_milp.solvers.state import Limits, Listener, SearchState
 
 MODEL_ERROR = 0.05
-"""Relative error of simulated against real times that plans must differ by to be told apart. A placeholder until
-estimates are compared with measured runs; it is written into the result as such."""
+"""Relative error of simulated against real times that plans must differ by to be told apart. A placeholder
+until estimates are compared with measured runs; it is written into the result as such."""
 MOST_THREADS = 8
 """Worker processes used where the user names no number."""
 
@@ -163,7 +163,7 @@ def _termination(state: SearchState, *, interrupted: bool) -> Termination:
 
 def _ranked(state: SearchState, best: Assessment, keep: int) -> tuple[RankedPlan, ...]:
     """The best plan of each set of degrees, best first."""
-    ranked = []
+    ranked: list[RankedPlan] = []
     seen = set()
     for family in np.argsort(state.best_s, kind="stable"):
         family = int(family)

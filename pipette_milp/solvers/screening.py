@@ -1,8 +1,8 @@
 """Fast exact acceptance tests: most moves are refused by a path that is known to exist.
 
 Every path through the event graph is a lower bound on the time of every candidate (formulation, section 3). A
-search keeps the paths that were critical lately; a candidate for which one of them is already too long needs no
-simulation. What passes is simulated, replicas with changed durations only.
+search keeps the paths that were critical lately; a candidate for which one of them is already too long needs
+no simulation. What passes is simulated, replicas with changed durations only.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def passes(f, work, current, trial, paths, ends, path_order, number, limit, smoo
             touched[p] = 1
             any_touched = 1
     if any_touched == 0:
-        return 0
+        return 0  # the same candidate
     for z in range(d):
         for r in range(rows):
             trial.lanes[z, r] = current.lanes[z, r]
@@ -208,7 +208,21 @@ def differ(lanes, z, other_lanes, other):
 
 @compiled
 def next_promising(
-    f, work, current, trial, paths, ends, path_order, number, draws, mix, focus, limits, first, smoothing, changed
+    f,
+    work,
+    current,
+    trial,
+    paths,
+    ends,
+    path_order,
+    number,
+    draws,
+    mix,
+    focus,
+    limits,
+    first,
+    smoothing,
+    changed,
 ):
     """Make moves until one passes.
 
@@ -230,9 +244,7 @@ def next_promising(
                 trial.cells[s, z] = current.cells[s, z]
         if propose(f, draws[k], mix, focus, trial.layers, trial.cells) < 0:
             continue
-        if passes(
-            f, work, current, trial, paths, ends, path_order, number, limits[k], smoothing, changed
-        ):
+        if passes(f, work, current, trial, paths, ends, path_order, number, limits[k], smoothing, changed):
             return k
     return len(draws)
 
@@ -312,7 +324,7 @@ class Screen:
         self.take(np.inf)
 
     def time_if_below(self, candidate: Candidate, limit_s: float) -> float:
-        """Simulated seconds of any candidate; inf if a known path shows that they are not below the limit."""
+        """Simulated seconds of another candidate; inf if a known path shows that they are above the limit."""
         trial = self.trial
         trial.layers[:] = candidate.layers
         trial.cells[:] = candidate.node_of_cell
@@ -332,6 +344,17 @@ class Screen:
         time_s = self.simulate(-np.inf)[0] if below else np.inf
         self.refuse()
         return time_s
+
+    def time_of(self, candidate: Candidate) -> float:
+        """Simulated seconds of any candidate."""
+        if self.stands_at(candidate):
+            return self.time_s
+        return self.time_if_below(candidate, np.inf)
+
+    def stands_at(self, candidate: Candidate) -> bool:
+        """Whether it is the candidate it stands at."""
+        same_layers = np.array_equal(candidate.layers, self.current.layers)
+        return same_layers and np.array_equal(candidate.node_of_cell, self.current.cells)
 
     def next_promising(self, draws: Array, mix: Array, focus: IntArray, limits: Array, first: int) -> int:
         """`next_promising` from the candidate it stands at."""
@@ -356,7 +379,8 @@ class Screen:
         )
 
     def simulate(self, limit: float) -> tuple[float, float]:
-        """Simulated seconds and rank of the trial; keeps the path that would have refused it if above limit."""
+        """Simulated seconds and rank of the trial; keeps the path that would have refused it if above
+        limit."""
         trial, graph = self.trial, self.graph
         if AVAILABLE:
             finish_changed(
@@ -371,7 +395,9 @@ class Screen:
         else:
             lanes = self.changed == 1
             trial.finish[lanes] = lane_finish_times(graph, trial.lanes[lanes].T).T
-        time, rank = value_of(self.f, trial.finish, trial.guard, trial.step, trial.communication, self.smoothing)
+        time, rank = value_of(
+            self.f, trial.finish, trial.guard, trial.step, trial.communication, self.smoothing
+        )
         if rank > limit and self.changed.any():
             through = np.where(self.changed[:, None] == 1, trial.finish + trial.guard, -1.0)
             z, stage = np.unravel_index(int(through.argmax()), through.shape)

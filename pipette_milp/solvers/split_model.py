@@ -110,7 +110,9 @@ class SplitModel(Model):
             factor = _proportion(ring, self.base)
             for s in range(tables.pipeline):
                 share = self.exposed_share(ring, s)
-                self.row([(int(times[s]), 1.0), (int(self.load[s]), -share * factor)], at_least=share * latency)
+                self.row(
+                    [(int(times[s]), 1.0), (int(self.load[s]), -share * factor)], at_least=share * latency
+                )
 
     def exposed_share(self, ring: Ring, stage: int) -> float:
         """Share of a ring's time that is exposed on every placement: the last bucket."""

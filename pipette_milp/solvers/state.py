@@ -1,7 +1,7 @@
 """What a search knows: families, their bounds, their best plans, and how both went over time.
 
-Times of families with different global batches are compared per sequence: everything here is *scaled* to the first
-batch of the instance; `SearchState.scale` of a family turns its own seconds into scaled ones.
+Times of families with different global batches are compared per sequence: everything here is *scaled* to the
+first batch of the instance; `SearchState.scale` of a family turns its own seconds into scaled ones.
 """
 
 from __future__ import annotations
@@ -109,7 +109,8 @@ class SearchState:
         return self.limits.time_s - self.elapsed_s
 
     def offer(self, family: int, simulated_s: float, candidate: Candidate, message: str = "") -> bool:
-        """Take a plan; True if it is the best of all so far. ``simulated_s`` is the family's own, not scaled."""
+        """Take a plan; True if it is the best of all so far. ``simulated_s`` is the family's own, not
+        scaled."""
         value = simulated_s * float(self.scale[family])
         if value >= self.best_s[family]:
             return False

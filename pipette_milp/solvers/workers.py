@@ -14,8 +14,10 @@ from typing import Any
 
 from pipette_milp.cost.tables import CostTables
 
-GRACE_S = 2.0
-"""How long after its own time limit a job may still answer before its process is killed."""
+GRACE_S = 30.0
+"""How long after its own time limit a job may still answer before its process is killed: compiling the kernels
+takes that long the first time they are used on a machine. The run's own limit is kept all the same: the pool
+ends its processes without asking."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,8 @@ class Job:
 
 @dataclass(frozen=True)
 class Done:
-    """A job's answer; ``error`` is set instead of ``value`` if it failed, died or was killed for being late."""
+    """A job's answer; ``error`` is set instead of ``value`` if it failed, died or was killed for being
+    late."""
 
     job: Job
     value: Any
@@ -93,11 +96,13 @@ class Pool:
         busy = {worker.connection: worker for worker in self._workers if worker.job is not None}
         done = []
         for connection in wait(list(busy), timeout_s) if busy else []:
-            done.append(self._receive(busy[connection]))  # type: ignore[index]
+            done.append(self._receive(busy[connection]))
         for index, worker in enumerate(self._workers):
             job = worker.job
             if job is not None and time.monotonic() - worker.since > job.time_limit_s + GRACE_S:
-                done.append(Done(job, None, "killed: it did not keep its time limit", time.monotonic() - worker.since))
+                done.append(
+                    Done(job, None, "killed: it did not keep its time limit", time.monotonic() - worker.since)
+                )
                 worker.kill()
                 self._workers[index] = _Worker(self._context, self._families)
         return done
@@ -125,7 +130,7 @@ def _serve(connection: Connection, families: list[CostTables]) -> None:
         while True:
             job = connection.recv()
             try:
-                answer = job.function(families[job.family], **job.arguments), None
+                answer: tuple[Any, str | None] = (job.function(families[job.family], **job.arguments), None)
             except Exception as error:
                 answer = None, f"{type(error).__name__}: {error}"
             connection.send(answer)
