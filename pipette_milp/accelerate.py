@@ -28,11 +28,11 @@ def compiled(kernel: Kernel) -> Kernel:
 class _LazyKernel:
     def __init__(self, kernel: Callable[..., Any]) -> None:
         self.py_func = kernel
-        self._dispatcher: Callable[..., Any] | None = None
+        self._dispatcher: Any = None
         functools.update_wrapper(self, kernel)
 
     @property
-    def dispatcher(self) -> Callable[..., Any]:
+    def dispatcher(self) -> Any:
         """The numba function, for kernels that call other kernels."""
         if self._dispatcher is None:
             import numba
