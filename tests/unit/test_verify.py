@@ -7,8 +7,10 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
+from pipette_milp.assessment import assess
 from pipette_milp.certificates import NO_PLAN_S, Ground, recheck_bounds
 from pipette_milp.cost.build import CostModel
 from pipette_milp.errors import InputError, VerificationError
@@ -18,6 +20,7 @@ from pipette_milp.search_space import enumerate_space
 from pipette_milp.solvers import solve
 from pipette_milp.verify import TOLERANCE, Report, verify
 from pipette_milp.verify.claims import differences
+from pipette_milp.verify.plan_claims import memory_faults
 from tests.instance_cases import configuration, instance
 
 Document = dict[str, Any]
@@ -240,6 +243,35 @@ def test_a_changed_result_is_refused(
         report.require()
 
 
+def record_of(document: Document, rank: int) -> Document:
+    """The record of the configuration of a ranked plan."""
+    wanted = document["plans"][rank]["configuration"]
+    return next(r for r in document["configurations"] if r["configuration"] == wanted)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (
+            lambda d: open_one(d).update(
+                best_s=0.99 * d["simulated_s"], lower_bound_s=0.98 * d["simulated_s"]
+            ),
+            "beats the plan reported as best",
+        ),
+        (lambda d: record_of(d, 1).update(best_s=1.01 * d["plans"][1]["simulated_s"]), "its plan takes"),
+        (
+            lambda d: open_one(d).update(status="bounded_out", lower_bound_s=0.9 * d["simulated_s"]),
+            "leaves room for a better plan",
+        ),
+    ],
+)
+def test_what_a_status_lacks(
+    problem: Instance, answer: Document, change: Callable[[Document], object], says: str
+) -> None:
+    failed = {one.claim: one.detail for one in check(problem, changed(answer, change)).failed}
+    assert says in failed["configurations: status, bound and best plan agree"]
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -328,6 +360,30 @@ def test_a_plan_out_of_memory(answer: Document, problem: Instance) -> None:
     failed = {one.claim: one.detail for one in check(small, document).failed}
     assert any("plan" in name for name in failed)
     assert "configurations: every legal one is listed" in failed
+
+
+def test_plans_of_several_batches_are_ranked_per_sequence() -> None:
+    """31 sequences go with one replica only; that plan takes longer in all and less a sequence."""
+    several = instance(
+        training={"global_batch_size": [8, 31]}, search={"micro_batch": 1, "tensor": 2, "pipeline": [1, 2]}
+    )
+    result = solve(several, solver="exhaustive", threads=1)
+    first, second = result.plans
+    assert (first.configuration.global_batch_size, second.configuration.global_batch_size) == (31, 8)
+    assert first.simulated_s > second.simulated_s
+    assert verify(several, result).failed == ()
+    document = changed(json.loads(result.to_json()), lambda d: d["plans"].reverse())
+    (fault,) = check(several, document).failed
+    assert fault.claim.startswith("plans: best first")
+
+
+def test_memory_of_every_stage_counts() -> None:
+    """Unlike the split's own limits, this holds for what the stages really need."""
+    wanted = configuration((3, 3), data=2, num_micro_batches=8)
+    cells = np.array([[0, 0], [1, 1]])
+    assert memory_faults(assess(CostModel.of(instance()), wanted, cells)) == []
+    small = CostModel.of(instance({"cluster/gpu_types/gpu/memory": "4 GiB"}))
+    assert [text[:7] for text in memory_faults(assess(small, wanted, cells))] == ["stage 0", "stage 1"]
 
 
 def test_batches_are_compared_per_sequence() -> None:
