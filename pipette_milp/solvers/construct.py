@@ -76,17 +76,15 @@ def label_replicas(tables: CostTables, held: IntArray) -> IntArray:
     embedding_s = _crossing_s(tables, tables.embedding_bytes)
     # a hop is on the critical path about twice per round of the pipeline, the embedding exchange once
     rounds = 2.0 * max(1.0, tables.configuration.num_micro_batches / tables.pipeline)
-    best_cells, least = None, np.inf
+    found: list[tuple[float, int, IntArray]] = []
     for first in range(tables.pipeline):
         cells = _chains(tables, held, first, hop_s * rounds, embedding_s)
         lost = np.zeros(tables.data)
         for s in range(tables.pipeline - 1):
             lost += rounds * hop_s[cells[s], cells[s + 1]]
         lost += embedding_s[cells[-1], cells[0]]
-        score = float(lost.max() + lost.mean())
-        if best_cells is None or score < least * (1 - 1e-12):
-            best_cells, least = cells, score
-    return _ordered(hop_s, best_cells)
+        found.append((float(lost.max() + lost.mean()), first, cells))
+    return _ordered(hop_s, min(found, key=lambda one: one[:2])[2])
 
 
 def _crossing_s(tables: CostTables, sent_bytes: float) -> Array:

@@ -55,12 +55,6 @@ class Figures(NamedTuple):
     optimizer_layer_s: float
     optimizer_extra_s: Array
     fixed_s: float
-    slots: IntArray
-    min_layers: IntArray
-    max_layers: IntArray
-    memory_layer_bytes: Array
-    memory_extra_bytes: Array
-    memory_usable_bytes: float
 
     @property
     def rows(self) -> int:
@@ -141,12 +135,6 @@ def figures_of(tables: CostTables) -> Figures:
         optimizer_layer_s=float(tables.optimizer_layer_s),
         optimizer_extra_s=floats(tables.optimizer_extra_s),
         fixed_s=float(tables.fixed_s),
-        slots=whole(tables.slots),
-        min_layers=whole(tables.min_layers),
-        max_layers=whole(tables.max_layers),
-        memory_layer_bytes=floats(tables.memory_layer_bytes),
-        memory_extra_bytes=floats(tables.memory_extra_bytes),
-        memory_usable_bytes=float(tables.memory_usable_bytes),
     )
 
 
@@ -203,7 +191,7 @@ def update_durations(
         if touched[s] == 1:
             find_ring(work, cells, s)
         guard[s] = 0.0
-        step[s] = f.optimizer_layer_s * layers_of_stage(f, layers, s) + f.optimizer_extra_s[s]
+        step[s] = f.optimizer_layer_s * layers_of_stage(f.pipeline, layers, s) + f.optimizer_extra_s[s]
     communication = 0.0
     for ring in range(2):
         if f.ring_active[ring] == 1:
@@ -218,10 +206,10 @@ def update_durations(
 
 
 @compiled
-def layers_of_stage(f: Figures, layers: IntArray, s: int) -> int:
+def layers_of_stage(pipeline: int, layers: IntArray, s: int) -> int:
     """Layers of all virtual stages of pipeline stage s."""
     total = 0
-    for j in range(s, f.virtual, f.pipeline):
+    for j in range(s, len(layers), pipeline):
         total += layers[j]
     return total
 
@@ -288,7 +276,10 @@ def add_rings(f: Figures, work: Scratch, layers: IntArray, ring: int, times: Arr
     for s in range(f.pipeline):
         m = work.lengths[s]
         if m >= 2:
-            sent = f.ring_bytes_per_layer[ring] * layers_of_stage(f, layers, s) + f.ring_bytes_extra[ring, s]
+            sent = (
+                f.ring_bytes_per_layer[ring] * layers_of_stage(f.pipeline, layers, s)
+                + f.ring_bytes_extra[ring, s]
+            )
             load = f.tensor * sent
             a = work.order[s, m - 1]
             for i in range(m):
@@ -300,7 +291,10 @@ def add_rings(f: Figures, work: Scratch, layers: IntArray, ring: int, times: Arr
     total = 0.0
     for s in range(f.pipeline):
         m = work.lengths[s]
-        sent = f.ring_bytes_per_layer[ring] * layers_of_stage(f, layers, s) + f.ring_bytes_extra[ring, s]
+        sent = (
+            f.ring_bytes_per_layer[ring] * layers_of_stage(f.pipeline, layers, s)
+            + f.ring_bytes_extra[ring, s]
+        )
         time = f.ring_latency_s[ring, 0]
         time += (m - 1) * f.ring_latency_s[ring, 1] + (f.data - m) * f.ring_latency_s[ring, 2]
         slowest = 0.0

@@ -20,12 +20,37 @@ Kinds
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from pipette_milp.accelerate import compiled
 from pipette_milp.arrays import Array, IntArray
 from pipette_milp.cost.tables import CostTables
-from pipette_milp.solvers.incremental import Figures
+
+
+class Bounds(NamedTuple):
+    """What makes a move illegal; fields as in `CostTables`."""
+
+    slots: IntArray
+    min_layers: IntArray
+    max_layers: IntArray
+    memory_layer_bytes: Array
+    memory_extra_bytes: Array
+    memory_usable_bytes: float
+
+
+def bounds_of(tables: CostTables) -> Bounds:
+    """Copies, in the types the kernels are compiled for."""
+    return Bounds(
+        slots=np.array(tables.slots, dtype=np.int64),
+        min_layers=np.array(tables.min_layers, dtype=np.int64),
+        max_layers=np.array(tables.max_layers, dtype=np.int64),
+        memory_layer_bytes=np.array(tables.memory_layer_bytes, dtype=np.float64),
+        memory_extra_bytes=np.array(tables.memory_extra_bytes, dtype=np.float64),
+        memory_usable_bytes=float(tables.memory_usable_bytes),
+    )
+
 
 NUM_KINDS = 12
 (CELLS, RUN, BLOCK, ROTATE, REPLICAS, NODES, NODES_3, CONTENT, JOIN, GATHER, LAYER, FREE) = range(NUM_KINDS)
@@ -74,7 +99,7 @@ def mix_of(tables: CostTables) -> Array:
 
 
 @compiled
-def propose(f: Figures, u: Array, mix: Array, focus: IntArray, layers: IntArray, cells: IntArray) -> bool:
+def propose(bounds: Bounds, u: Array, mix: Array, focus: IntArray, layers: IntArray, cells: IntArray) -> bool:
     """Change ``layers[V]`` or ``cells[p, d]`` in place by one random move.
 
     Args:
@@ -111,12 +136,14 @@ def propose(f: Figures, u: Array, mix: Array, focus: IntArray, layers: IntArray,
         reorder_replicas(cells, s, z, int(u[3] * d), u)
         return True
     if kind == NODES or kind == NODES_3:  # noqa: SIM109  numba compiles this to two comparisons
-        a, b = cells[s, z], int(u[3] * f.nodes)
-        c = a if kind == NODES else int(u[4] * f.nodes)
-        if f.slots[a] != f.slots[b] or f.slots[a] != f.slots[c] or a == b or (kind == NODES_3 and c == a):
+        a, b = cells[s, z], int(u[3] * len(bounds.slots))
+        c = a if kind == NODES else int(u[4] * len(bounds.slots))
+        if a == b or b == c or (kind == NODES_3 and a == c):
+            return False
+        if bounds.slots[a] != bounds.slots[b] or bounds.slots[a] != bounds.slots[c]:
             return False
         rename_nodes(cells, a, b, c)
-        return c != b
+        return True
     if kind == CONTENT:
         return exchange_contents(cells, s, cells[s, z], other // d, cells[other // d, other % d])
     if kind == JOIN:
@@ -125,11 +152,11 @@ def propose(f: Figures, u: Array, mix: Array, focus: IntArray, layers: IntArray,
     if kind == GATHER:
         return bring(cells, s, z, cells[s, int(u[3] * d)], u[4])
     if kind == LAYER:
-        target = int(u[4] * f.virtual)
+        target = int(u[4] * len(layers))
         # half of the moves take a layer from a stage that matters
-        source = s + p * int(u[6] * (f.virtual // p)) if u[5] < 0.5 else int(u[3] * f.virtual)
-        return move_layer(f, layers, source, target)
-    return use_free_place(f, cells, s, z, int(u[3] * f.nodes))
+        source = s + p * int(u[6] * (len(layers) // p)) if u[5] < 0.5 else int(u[3] * len(layers))
+        return move_layer(bounds, p, layers, source, target)
+    return use_free_place(bounds.slots, cells, s, z, int(u[3] * len(bounds.slots)))
 
 
 @compiled
@@ -235,17 +262,21 @@ def bring(cells: IntArray, s: int, z: int, node: int, draw: float) -> bool:
 
 
 @compiled
-def move_layer(f: Figures, layers: IntArray, source: int, target: int) -> bool:
+def move_layer(bounds: Bounds, pipeline: int, layers: IntArray, source: int, target: int) -> bool:
     """One layer, if bounds and the memory of the target's pipeline stage allow it."""
-    if source == target or layers[source] <= f.min_layers[source] or layers[target] >= f.max_layers[target]:
+    if (
+        source == target
+        or layers[source] <= bounds.min_layers[source]
+        or layers[target] >= bounds.max_layers[target]
+    ):
         return False
     layers[source] -= 1
     layers[target] += 1
-    stage = target % f.pipeline
-    used = f.memory_extra_bytes[stage]
-    for j in range(stage, f.virtual, f.pipeline):
-        used += f.memory_layer_bytes[j] * layers[j]
-    if used > f.memory_usable_bytes:
+    stage = target % pipeline
+    used = 0.0
+    for j in range(stage, len(layers), pipeline):
+        used += bounds.memory_layer_bytes[j] * layers[j]
+    if used + bounds.memory_extra_bytes[stage] > bounds.memory_usable_bytes:
         layers[source] += 1
         layers[target] -= 1
         return False
@@ -253,9 +284,9 @@ def move_layer(f: Figures, layers: IntArray, source: int, target: int) -> bool:
 
 
 @compiled
-def use_free_place(f: Figures, cells: IntArray, s: int, z: int, node: int) -> bool:
+def use_free_place(slots: IntArray, cells: IntArray, s: int, z: int, node: int) -> bool:
     """Move cell (s, z) to a node with a free place."""
-    room = f.slots[node]
+    room = slots[node]
     for i in range(cells.shape[0]):
         for k in range(cells.shape[1]):
             if cells[i, k] == node:
