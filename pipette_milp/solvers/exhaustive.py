@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Iterator
-from math import comb
 
 import numpy as np
 
@@ -51,10 +52,11 @@ def exhaustive(state: SearchState) -> None:
 
 
 def candidate_count(tables: CostTables) -> float:
-    """Upper limit of what enumeration would visit."""
+    """Upper limit of what enumeration would visit; inf beyond what a float holds."""
     spare = tables.total_layers - int(tables.min_layers.sum())
-    splits = comb(spare + tables.num_virtual_stages - 1, max(spare, 0)) if spare >= 0 else 0
-    return float(splits) * float(tables.num_nodes) ** (tables.pipeline * tables.data)
+    splits = math.comb(spare + tables.num_virtual_stages - 1, max(spare, 0)) if spare >= 0 else 0
+    count = splits * tables.num_nodes ** (tables.pipeline * tables.data)
+    return float(count) if count.bit_length() < sys.float_info.max_exp else math.inf
 
 
 def layer_splits(tables: CostTables) -> Iterator[IntArray]:
