@@ -14,6 +14,7 @@ import numpy as np
 from pipette_milp.assessment import Assessment, assess
 from pipette_milp.cost.build import CostModel
 from pipette_milp.errors import InputError, Problem
+from pipette_milp.legality import check_legal
 from pipette_milp.plans import default_cells
 from pipette_milp.schema.instance import Instance
 from pipette_milp.schema.plan import Configuration, Plan
@@ -252,6 +253,7 @@ def _trace(
 
 
 def _baseline(costs: CostModel, baseline: Configuration | Plan) -> Baseline:
+    check_legal(costs, baseline.configuration if isinstance(baseline, Plan) else baseline)
     if isinstance(baseline, Plan):
         judged = assess(costs, baseline.configuration, baseline.placement)
     else:
