@@ -31,6 +31,8 @@ VIOLATION = 1e-6
 MOST_ROUNDS = 25
 """Rounds of cuts per phase; the last model still is a relaxation, so stopping early costs only strength."""
 MIP_GAP = 1e-4
+ROUNDING = 1e-9
+"""Layers that a quotient of times may be off by."""
 
 
 @dataclass(frozen=True)
@@ -122,13 +124,17 @@ def tightened_layers(tables: CostTables, ceiling_s: float) -> tuple[IntArray, In
         sent = tables.sync.bytes_per_layer * low.reshape(-1, pipeline).sum(axis=0) + tables.sync.bytes_extra
         ring = best_ring_s(tables, links, tables.sync, sent)
         ring[0] /= tables.sync_buckets
-        passing = tables.forward_layer_s * low + tables.forward_extra_s if separate else least
+        passing = tables.forward_layer_s * low + tables.forward_extra_s
+        returning = tables.backward_layer_s * low + tables.backward_extra_s
         for j in range(virtual):
             stage = j % pipeline
-            before = float(passing[:stage].sum()) + (1 if separate else 2) * stage * hop
+            down = float(passing[:stage].sum()) + stage * hop
+            up = 0.0 if separate else float(returning[:stage].sum()) + stage * hop
+            # the stage's own ring follows, or the way up to stage 0 and the ring of that
+            around = down + float(ring[stage] if separate else max(ring[stage], up + ring[0]))
             siblings = float(least[stage::pipeline].sum()) - least[j]
-            room = (ceiling_s - tail - before - ring[stage]) / micro_batches - siblings - extra[j]
-            high[j] = min(high[j], int(np.floor(room / per_layer * (1 + 1e-9))))
+            room = (ceiling_s - tail - around) / micro_batches - siblings - extra[j]
+            high[j] = min(high[j], int(np.floor(room / per_layer + ROUNDING)))
         if np.any(high < 0) or high.sum() < tables.total_layers:
             return None
         low = np.maximum(low, tables.total_layers - (high.sum() - high))
@@ -173,7 +179,7 @@ def _work(tables: CostTables) -> tuple[float, Array]:
 def _most_within(tables: CostTables, work_s: float, high: IntArray) -> IntArray:
     """[V] most layers of each virtual stage within a given work."""
     per_layer, extra = _work(tables)
-    fitting = np.floor((work_s - extra) / per_layer * (1 + 1e-12) + 1e-9)
+    fitting = np.floor((work_s - extra) / per_layer + ROUNDING)
     return np.asarray(np.minimum(high, fitting), dtype=np.int64)
 
 
@@ -183,8 +189,10 @@ def busiest_branches(tables: CostTables, low: IntArray, high: IntArray) -> list[
     Whole layers make the busiest stage longer than the mean, by 20 % with 4 layers a stage. A relaxation over
     fractional layers does not see that; in each branch it does.
     """
-    # one less than what just stays below the least busiest work, plus one
-    below = _most_within(tables, least_busiest_s(tables, low, high) * (1 - 1e-9), high)
+    per_layer, extra = _work(tables)
+    # most layers that stay below the least busiest work; what is less than ROUNDING below it counts as equal
+    needed = np.ceil((least_busiest_s(tables, low, high) - extra) / per_layer - ROUNDING).astype(np.int64)
+    below = np.minimum(high, needed - 1)
     branches = []
     for j in range(tables.num_virtual_stages):
         branch_low, branch_high = low.copy(), high.copy()
