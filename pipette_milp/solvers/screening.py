@@ -133,9 +133,9 @@ class Screen:
                 self._node_ends,
                 trial.finish,
             )
-        else:
+        elif self.changed.any():
             lanes = self.changed == 1
-            trial.finish[lanes] = lane_finish_times(graph, trial.lanes[lanes].T).T
+            trial.finish[lanes] = lane_finish_times(graph, trial.lanes[lanes].T, "numpy").T
         time, rank = value_of(
             trial.finish, trial.guard, trial.step, self.f.fixed_s, trial.communication, self.smoothing
         )
