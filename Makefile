@@ -54,6 +54,7 @@ $(CORE): pyproject.toml
 $(DEV): pyproject.toml
 	@$(call make_venv)
 	$(PYTHON_OF_VENV) -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	$(PYTHON_OF_VENV) -m pipette_milp.warm_up
 	@mkdir -p $(STAMPS) && touch $@ $(CORE)
 
 # An environment of another interpreter is replaced.

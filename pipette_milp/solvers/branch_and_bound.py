@@ -16,9 +16,10 @@ import numpy as np
 
 from pipette_milp.arrays import IntArray
 from pipette_milp.cost.tables import CostTables
-from pipette_milp.solvers.construct import contents_of_nodes, label_replicas
-from pipette_milp.solvers.evaluation import Candidate, Evaluator, balanced_split
+from pipette_milp.solvers.construct import candidates_from
+from pipette_milp.solvers.evaluation import Candidate, Evaluator
 from pipette_milp.solvers.family_bound import FamilyBound, bound_family
+from pipette_milp.solvers.greedy import greedy
 from pipette_milp.solvers.groups import find_groups, one_group
 from pipette_milp.solvers.local_search import local_search
 from pipette_milp.solvers.state import SearchState
@@ -27,7 +28,7 @@ from pipette_milp.solvers.workers import Done, Job, Pool
 LEVELS = (0.03, 0.01, 0.005)
 """Gaps asked for one after the other, down to half of the wanted one: coarse questions are answered quickly,
 and what they close stays closed."""
-DEPTH_LIMITS_S = (5.0, 6.0, 10.0, 30.0, 60.0)
+DEPTH_LIMITS_S = (5.0, 8.0, 20.0, 40.0, 60.0)
 """Time limit of a bound job by depth: split, one group, groups, groups again, exact arcs."""
 PATIENCE = (0.0, 0.02, 0.04, 0.10, 0.15)
 """By how much of the incumbent a family's bound must be lower than that of one that can be asked cheaply, so
@@ -37,6 +38,8 @@ EXACT_DEPTH = 4
 SEARCH_SHARE = 0.4
 """Share of worker time spent on local search while bounds are still open."""
 SEARCH_SLICE_S = 2.0
+POLISH_ITERATIONS = 400
+"""Moves of local search on what a relaxation found, before its family is searched in slices as others are."""
 POLISH_SHARE = 0.1
 """Once the wanted gap is reached, at most this share of the time limit goes into half of it."""
 EXACT_ARCS = 40_000
@@ -218,30 +221,20 @@ def bound_job(
     if depth == 0:
         bound = bound_family(evaluator, [], ceiling_s, time_limit_s=time_limit_s)
         if known is None and not bound.closed:
-            plans += _packed(evaluator)
+            start = greedy(evaluator)
+            plans.append((evaluator.simulated_s(start), start.layers, start.node_of_cell))
         return bound, plans
     if depth == EXACT_DEPTH:
         return exact_job(tables, ceiling_s, time_limit_s, seed, known, lower_s)
     groups = one_group(tables) if depth == 1 else find_groups(tables)
     bound = bound_family(evaluator, groups, ceiling_s, time_limit_s=0.8 * time_limit_s)
     if bound.relaxed is not None:
-        held = contents_of_nodes(groups, bound.relaxed, tables.num_nodes)
-        start = Candidate(bound.relaxed.layers, label_replicas(tables, held))
+        starts = candidates_from(tables, evaluator, groups, bound.relaxed)
+        start = min(starts, key=evaluator.simulated_s)
         rng = np.random.default_rng(seed)
-        value, candidate = local_search(evaluator, start, rng, iterations=400)
+        value, candidate = local_search(evaluator, start, rng, iterations=POLISH_ITERATIONS)
         plans.append((value, candidate.layers, candidate.node_of_cell))
     return bound, plans
-
-
-def _packed(evaluator: Evaluator) -> list[tuple[float, IntArray, IntArray]]:
-    """The default rank order with a balanced split."""
-    tables = evaluator.tables
-    layers = balanced_split(tables)
-    if layers is None:
-        return []
-    cells = np.repeat(np.arange(tables.num_nodes), tables.slots)[: tables.pipeline * tables.data]
-    candidate = Candidate(layers, cells.reshape(tables.pipeline, tables.data))
-    return [(evaluator.simulated_s(candidate), layers, candidate.node_of_cell)]
 
 
 def exact_job(

@@ -20,6 +20,7 @@ from pipette_milp.cost.tables import CostTables
 from pipette_milp.simulator import PathCounts, path_counts_batch
 from pipette_milp.solvers.evaluation import Evaluator, balanced_split
 from pipette_milp.solvers.group_links import Group
+from pipette_milp.solvers.groups import one_group
 from pipette_milp.solvers.highs import NOTHING, SAFETY, Solved
 from pipette_milp.solvers.pattern_model import PatternModel, Relaxed
 from pipette_milp.solvers.patterns import Prices, TooManyPatternsError, useful_contents
@@ -234,22 +235,37 @@ def bound_family(
     if not groups or search.late or not opened:
         return search.answer(opened)
     try:
-        contents = _union(
-            [
-                useful_contents(split, groups, one.prices, ceiling_s)
-                for one in opened
-                if one.prices is not None
-            ]
-        )
+        contents = _union([useful_contents(split, groups, one.prices, ceiling_s) for one in opened])
     except TooManyPatternsError:
         return search.answer(opened)
-    if any(len(listed) == 0 for listed in contents):
-        return closed
-    model = PatternModel(tables, ceiling_s, low, high, groups, contents)
-    cuts.repeat(model)
-    opened = search.relax_all(model, [one.branch for one in opened], known=opened)
-    if search.late or not opened:
-        return search.answer(opened)
+    # what one group of nodes leaves out is out for every finer partition, at a fraction of its cost
+    coarse = one_group(tables)
+    for partition in [coarse, groups] if len(groups) > len(coarse) else [groups]:
+        if partition is coarse:
+            listed_of = [
+                np.unique(
+                    np.concatenate(
+                        [c for g, c in zip(groups, contents, strict=True) if g.slots == one.slots]
+                    ),
+                    axis=0,
+                )
+                for one in coarse
+            ]
+        else:
+            listed_of = contents
+        if any(len(listed) == 0 for listed in listed_of):
+            return closed
+        model = PatternModel(tables, ceiling_s, low, high, partition, listed_of)
+        cuts.repeat(model)
+        opened = search.relax_all(model, [one.branch for one in opened], known=opened)
+        if search.late or not opened:
+            return search.answer(opened)
+        if partition is coarse:
+            left = _union([one.contents for one in opened])
+            of_slots = {group.slots: listed for group, listed in zip(coarse, left, strict=True)}
+            contents = [
+                _common(listed, of_slots[group.slots]) for group, listed in zip(groups, contents, strict=True)
+            ]
     return search.minimise_all(opened, groups)
 
 
@@ -258,14 +274,21 @@ def _union(per_branch: list[list[IntArray]]) -> list[IntArray]:
     return [np.unique(np.concatenate(group), axis=0) for group in zip(*per_branch, strict=True)]
 
 
+def _common(listed: IntArray, others: IntArray) -> IntArray:
+    """Rows of ``listed`` that are in ``others`` too."""
+    known = {row.tobytes() for row in np.ascontiguousarray(others)}
+    kept = [row.tobytes() in known for row in np.ascontiguousarray(listed)]
+    return listed[np.array(kept, dtype=bool)]
+
+
 @dataclass(frozen=True)
 class _Open:
     """A branch that is not closed yet and its bound."""
 
     bound_s: float
     branch: Branch
-    prices: Prices | None = None
-    contents: list[IntArray] | None = None
+    prices: Prices
+    contents: list[IntArray]
     """Per group those that reduced costs leave, from the pattern model's relaxation."""
 
 
@@ -299,7 +322,7 @@ class _Search:
             if bound >= self.ceiling_s:
                 continue
             prices = Prices.of(model, solved) or Prices.free(model, bound)
-            contents = model.affordable(solved, self.ceiling_s) if isinstance(model, PatternModel) else None
+            contents = model.affordable(solved, self.ceiling_s) if isinstance(model, PatternModel) else []
             opened.append(_Open(bound, branch, prices, contents))
         return opened
 
@@ -330,7 +353,7 @@ class _Search:
                 self.late = True
                 done.append(one)
                 continue
-            branch, contents = one.branch, one.contents or []
+            branch, contents = one.branch, one.contents
             if any(len(listed) == 0 for listed in contents):
                 continue  # nothing a node could hold: closed
             model = PatternModel(tables, self.ceiling_s, branch.low, branch.high, groups, contents)
@@ -350,7 +373,7 @@ class _Search:
                 value = float(solved.x[model.total])
                 if best is None or value < best[0]:
                     best = value, model.read(solved.x)
-            done.append(_Open(bound, branch))
+            done.append(_Open(bound, branch, one.prices, contents))
         return self.answer(done, best[1] if best is not None else None)
 
     def _rounds(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pipette_milp.solvers.annealing import annealing as anneal
+from pipette_milp.solvers.annealing import anneal
 from pipette_milp.solvers.evaluation import Candidate, Evaluator
 from pipette_milp.solvers.greedy import greedy as construct
 from pipette_milp.solvers.local_search import local_search as improve

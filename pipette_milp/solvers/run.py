@@ -11,6 +11,7 @@ from importlib.metadata import version
 
 import numpy as np
 
+from pipette_milp import accelerate
 from pipette_milp.assessment import Assessment, assess
 from pipette_milp.cost.build import CostModel
 from pipette_milp.errors import InputError, Problem
@@ -94,7 +95,8 @@ def _result(
 ) -> SolveResult:
     costs, instance = state.costs, state.costs.instance
     limits = state.limits
-    warnings = [*instance.warnings, *state.warnings]
+    slow = accelerate.hint()
+    warnings = [*instance.warnings, *state.warnings, *([slow] if slow else [])]
     if not state.families and not interrupted:
         warnings.insert(0, blocking_reason(state.space))
     common = {

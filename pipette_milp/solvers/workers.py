@@ -15,9 +15,9 @@ from typing import Any
 from pipette_milp.cost.tables import CostTables
 
 GRACE_S = 30.0
-"""How long after its own time limit a job may still answer before its process is killed: compiling the kernels
-takes that long the first time they are used on a machine. The run's own limit is kept all the same: the pool
-ends its processes without asking."""
+"""How long after its own time limit a job may still answer before its process is killed: HiGHS looks at the
+clock rarely in some phases. The run's own limit is kept all the same: the pool ends its processes without
+asking."""
 
 
 @dataclass(frozen=True)
