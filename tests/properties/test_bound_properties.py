@@ -17,7 +17,7 @@ ABOVE = 1 + 1e-6
 """A target this much above a plan's time is wrong, and not by rounding."""
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(plan=plans())
 def test_no_plan_is_below_its_family_s_bounds(plan: tuple[str, Configuration, np.ndarray]) -> None:
     name, configuration, cells = plan
@@ -33,7 +33,7 @@ def test_no_plan_is_below_its_family_s_bounds(plan: tuple[str, Configuration, np
     assert recheck.ground is Ground.NONE
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(plan=plans())
 def test_search_and_report_agree_on_the_time(plan: tuple[str, Configuration, np.ndarray]) -> None:
     """`Evaluator` simulates equal replicas once and keeps no account; the assessment does all of it."""
