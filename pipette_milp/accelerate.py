@@ -62,11 +62,11 @@ def hint() -> str | None:
         return None
     if importlib.util.find_spec("numba") is None:
         return (
-            "the search runs without compiled kernels: pip install 'pipette_milp[fast]' makes it much faster"
+            "the search runs without compiled kernels: pip install 'pipette_milp[fast]' makes it faster"
         )
     return (
-        "the search runs without compiled kernels: `python -m pipette_milp.warm_up`, once, about half a minute, "
-        "makes it much faster"
+        "the search runs without compiled kernels: `python -m pipette_milp.warm_up`, once, half a minute, "
+        "makes it faster"
     )
 
 

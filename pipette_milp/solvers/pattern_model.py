@@ -12,6 +12,7 @@ Further variables beside those of `pipette_milp.solvers.split_model`
     i[j, g]     those of f[j, g, g] that stay inside a node                  >= 0
     o[s]        stage s lies on several nodes                                binary
     w[s, r]     share of the cells of s on nodes with a part of r            in [0, 1]
+    z[s, k]     a node with a part of s has k or more rings                  binary
     y[s, g, R]  a node of g with a part of s has the rings R on its card      binary, added when needed
     u, w[s, g]  some of stage s lies in group g, all of it                   binary
     c[k]        some card has k or more pairs of the embedding exchange      binary
@@ -85,6 +86,7 @@ class PatternModel(SplitModel):
             for s in range(tables.pipeline):
                 self._spread_ring(s)
                 self._mean_card(s)
+                self._shared_cards(s)
                 if len(groups) > 1:
                     self._crossings(s)
         if tables.embedding_bytes > 0:
@@ -171,13 +173,17 @@ class PatternModel(SplitModel):
     def _mean_card(self, s: int) -> None:
         """A ring takes at least the mean, over the cells of its stage, of what their cards are loaded with.
 
-        ``U[s] >= tensor / card * sum over r of w[s, r] bytes[r]`` with ``w[s, r]`` the share of the cells of
-        s on nodes with a part of r, and the product at its convex envelope (McCormick).
+        ``U[s] >= tensor / card * sum over r of w[s, r] bytes[r]`` with ``w[s, r]`` the share of the cells of s
+        on nodes with a part of r. The products are bounded in two ways: each at its convex envelope (McCormick),
+        and together by what all stages lack to their most layers:
+        ``sum of w (high - l) <= max w * sum of (high - l)``.
         """
         tables, data = self.tables, float(self.tables.data)
         per_byte = tables.tensor / float(self.links.card.max())
         per_layer = per_byte * self.base.bytes_per_layer
-        products = []
+        extra = per_byte * self.base.bytes_extra
+        products, at_most, own = [], [], None
+        largest = self.column(0.0, 1.0)
         for r in range(tables.pipeline):
             many, met = [], False
             for g, content in enumerate(self.contents):
@@ -188,16 +194,52 @@ class PatternModel(SplitModel):
                 continue
             w = self.column(0.0, 1.0)
             self.row([(w, -1.0)], many, at_least=0.0, at_most=0.0)
-            extra = per_byte * float(self.base.bytes_extra[r])
-            low = per_layer * float(self.low_of_stage[r]) + extra
-            high = per_layer * float(self.high_of_stage[r]) + extra
+            low = per_layer * float(self.low_of_stage[r]) + float(extra[r])
+            high = per_layer * float(self.high_of_stage[r]) + float(extra[r])
             product = self.column(0.0, INFINITY)
-            own = [(int(j), -per_layer) for j in self.layers[r :: tables.pipeline]]
+            layers = [(int(j), -per_layer) for j in self.layers[r :: tables.pipeline]]
             self.row([(product, 1.0), (w, -low)], at_least=0.0)
-            self.row([(product, 1.0), *own, (w, -high)], at_least=extra - high)
+            self.row([(product, 1.0), *layers, (w, -high)], at_least=float(extra[r]) - high)
             products.append((product, -1.0))
-        if products:
+            if r == s:
+                own = product
+            else:
+                at_most.append((w, -high))
+                self.row([(largest, 1.0), (w, -1.0)], at_least=0.0)
+        if own is not None:
             self.row([(int(self.load[s]), 1.0), *products], at_least=0.0)
+            lacking = per_layer * float(self.high_of_stage.sum() - tables.total_layers)
+            self.row([(int(self.load[s]), 1.0), (own, -1.0), *at_most, (largest, lacking)], at_least=0.0)
+
+    def _shared_cards(self, s: int) -> None:
+        """A ring on a node with k rings takes as long as k rings do that are as short as they can be."""
+        tables = self.tables
+        others = np.delete(np.arange(tables.pipeline), s)
+        per_byte = tables.tensor / float(self.links.card.max())
+        bytes_low = self.base.bytes_per_layer * self.low_of_stage + self.base.bytes_extra
+        extra = np.sort(self.base.bytes_extra[others])
+        before = None
+        for k in range(2, min(self.best.most_slots, tables.pipeline) + 1):
+            many, met = [], False
+            for g, content in enumerate(self.contents):
+                partial = (content > 0) & (content < tables.data)
+                shared = partial[:, s] & (partial.sum(axis=1) >= k)
+                met = met or bool(shared.any())
+                many.append((self.count[g], np.where(shared, content[:, s], 0).astype(float)))
+            if not met:
+                break
+            shares = self.column(0.0, 1.0, integer=True)
+            self.row([(shares, -float(tables.data))], many, at_most=0.0)
+            if before is not None:
+                self.row([(before, 1.0), (shares, -1.0)], at_least=0.0)
+            before = shares
+            # k stages, s among them, have at least what the others cannot take
+            taken = float(np.sort(self.high_of_stage[others])[k - 1 :].sum())
+            layers = max(0.0, tables.total_layers - taken)
+            least = self.base.bytes_per_layer * layers + self.base.bytes_extra[s] + extra[: k - 1].sum()
+            self.row([(int(self.load[s]), 1.0), (shares, -per_byte * float(least))], at_least=0.0)
+            rest = per_byte * float(np.sort(bytes_low[others])[: k - 1].sum())
+            self.load_row(s, per_byte, (s,), more_s=rest, unless=[(shares, 1.0)])
 
     def add_cards(self, x: Array) -> int:
         """The cards of an integer solution whose rings take longer than it says, exactly; how many were
