@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from pipette_milp.solvers.pattern_model import PatternModel, Relaxed
 from pipette_milp.solvers.patterns import Prices, TooManyPatternsError, useful_contents
 from pipette_milp.solvers.relaxed import BestLinks, best_hop_s, best_ring_s
 from pipette_milp.solvers.split_model import SplitModel
+from pipette_milp.solvers.time_unit import in_unit
 
 VIOLATION = 1e-6
 """Relative amount by which a cut must be missed to be added."""
@@ -213,15 +214,26 @@ def bound_family(
         groups: partition of the nodes; coarser is faster, finer is stronger, none leaves out the placement.
         ceiling_s: the time a plan would have to beat.
     """
-    deadline = time.monotonic() + time_limit_s
-    tables = evaluator.tables
+    unit_s = floor_bound_s(evaluator.tables) or 1.0
+    answer = _bound_in_unit(
+        _Cuts(evaluator, in_unit(evaluator.tables, unit_s)),
+        groups,
+        ceiling_s / unit_s,
+        time.monotonic() + time_limit_s,
+    )
+    bound_s = ceiling_s if answer.closed else min(ceiling_s, answer.bound_s * unit_s)
+    return replace(answer, bound_s=bound_s)
+
+
+def _bound_in_unit(cuts: _Cuts, groups: list[Group], ceiling_s: float, deadline: float) -> FamilyBound:
+    """`bound_family` with times in a unit in which the bound is about 1."""
+    tables = cuts.tables
     closed = FamilyBound(ceiling_s, True)
     tightened = tightened_layers(tables, ceiling_s)
     if tightened is None:
         return closed
     low, high = tightened
     split = SplitModel(tables, ceiling_s, low, high)
-    cuts = _Cuts(evaluator)
     cuts.seed(split, low, high)
     search = _Search(cuts, ceiling_s, deadline)
     if groups:
@@ -342,7 +354,7 @@ class _Search:
 
     def minimise_all(self, opened: list[_Open], groups: list[Group]) -> FamilyBound:
         """Whole layers and contents, the lowest branch first; the best solution found on the way."""
-        tables = self.cuts.evaluator.tables
+        tables = self.cuts.tables
         left = sorted(opened, key=lambda one: one.bound_s)
         done: list[_Open] = []
         best: tuple[float, Relaxed] | None = None
@@ -406,14 +418,16 @@ class _Search:
 class _Cuts:
     """Path cuts found so far, each once."""
 
-    def __init__(self, evaluator: Evaluator) -> None:
+    def __init__(self, evaluator: Evaluator, tables: CostTables) -> None:
         self.evaluator = evaluator
+        self.tables = tables
+        """Those of the evaluator in the unit of time of the models."""
         self.known: dict[bytes, tuple[PathCounts, int]] = {}
         self.ends = np.arange(evaluator.tables.pipeline)
 
     def seed(self, model: SplitModel, low: IntArray, high: IntArray) -> None:
         """Paths at a balanced split with the best hops: plain, and with each stage in turn the busiest."""
-        tables = self.evaluator.tables
+        tables = self.tables
         layers = balanced_split(tables)
         layers = np.clip(low if layers is None else layers, low, high)
         forward, backward, weight = stage_times(tables, layers)
@@ -437,7 +451,7 @@ class _Cuts:
 
     def add_violated(self, model: SplitModel, x: Array) -> int:
         """Cuts that the solution misses; how many were added."""
-        tables = self.evaluator.tables
+        tables = self.tables
         forward, backward, weight = stage_times(tables, x[model.layers])
         hop_forward, hop_backward = model.hops_of(x)
         counts = path_counts_batch(

@@ -36,6 +36,10 @@ from pipette_milp.solvers.relaxed import (
     ring_latency_s,
 )
 
+MARGIN = 4e-6
+"""How far above the ceiling the model looks: a solver may take what is within its tolerance (1e-6) of a bound
+as beyond it, or at it."""
+
 
 class SplitModel(Model):
     """Build once per family, then add cuts until they hold.
@@ -54,9 +58,10 @@ class SplitModel(Model):
         stages, boundaries = tables.pipeline, tables.num_virtual_stages - 1
         self.low_of_stage = low.reshape(-1, stages).sum(axis=0)
         self.high_of_stage = np.minimum(high.reshape(-1, stages).sum(axis=0), tables.total_layers)
-        self.total = self.column(0.0, ceiling_s, cost=1.0)
-        self.step_start = self.column(0.0, ceiling_s)
-        self.slowest_step = self.column(0.0, ceiling_s)
+        most_s = ceiling_s * (1 + MARGIN)
+        self.total = self.column(0.0, most_s, cost=1.0)
+        self.step_start = self.column(0.0, most_s)
+        self.slowest_step = self.column(0.0, most_s)
         self.layers = np.array(
             [self.column(float(a), float(b), integer=True) for a, b in zip(low, high, strict=True)]
         )
@@ -133,16 +138,18 @@ class SplitModel(Model):
         s_per_byte: float,
         stages: tuple[int, ...],
         *,
+        more_s: float = 0.0,
         unless: list[tuple[int, float]] | None = None,
     ) -> int:
         """``U[stage] >= s_per_byte * bytes of the rings of stages``, layers as variables.
 
         Args:
+            more_s: what comes on top.
             unless: terms that are 1 where the row holds; 0 switches it off.
         """
         per_layer = s_per_byte * self.base.bytes_per_layer
         own = [int(self.layers[j]) for s in stages for j in range(s, len(self.layers), self.tables.pipeline)]
-        constant = s_per_byte * float(self.base.bytes_extra[list(stages)].sum())
+        constant = more_s + s_per_byte * float(self.base.bytes_extra[list(stages)].sum())
         terms = [(int(self.load[stage]), 1.0), *[(j, -per_layer) for j in own]]
         if unless is None:
             return self.row(terms, at_least=constant)

@@ -1,0 +1,156 @@
+"""Every bound of a family against exhaustive search: none may exceed the best plan, none may lose it.
+
+A ceiling above the optimum must leave the family open and the optimal plan within every filter; below it, any
+answer is right that is not above the ceiling.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pipette_milp.arrays import IntArray
+from pipette_milp.cost.tables import CostTables
+from pipette_milp.solvers.evaluation import Evaluator
+from pipette_milp.solvers.family_bound import (
+    bound_family,
+    busiest_branches,
+    floor_bound_s,
+    least_busiest_s,
+    tightened_layers,
+)
+from pipette_milp.solvers.group_links import Group
+from pipette_milp.solvers.groups import find_groups, one_group
+from pipette_milp.solvers.time_unit import in_unit
+from tests.oracle.tiny_tables import Optimum, exhaustive, layer_splits
+from tests.oracle.varied_tables import varied_tables
+
+ROUNDING = 1e-9
+"""What a bound may lie above the optimum: order of additions."""
+DISTINCT = 1e-6
+"""Relative distance from which a ceiling is above the optimum for the solvers too."""
+CEILINGS = (0.5, 0.9, 0.999, 1.0 + 1e-7, 1.0 + 2e-6, 1.001, 1.1, 2.0, 1e9)
+"""In optima."""
+INSTANCES = 150
+SLOW_INSTANCES = 2000
+QUESTIONS = 5
+"""Pairs of partition and ceiling asked of each instance in the normal run."""
+LIMIT_S = 60.0
+
+
+def random_partition(tables: CostTables, rng: np.random.Generator) -> list[Group]:
+    """Any groups of nodes of equal room."""
+    groups = []
+    for slots in np.unique(tables.slots):
+        nodes = np.flatnonzero(tables.slots == slots).astype(np.int64)
+        label = rng.integers(0, len(nodes), len(nodes))
+        groups += [Group(nodes[label == one], int(slots)) for one in np.unique(label)]
+    return groups
+
+
+def partitions(tables: CostTables, rng: np.random.Generator) -> list[list[Group]]:
+    """The depths of branch and bound, and one that no solver would choose."""
+    return [[], one_group(tables), find_groups(tables), random_partition(tables, rng)]
+
+
+def check_layers(tables: CostTables, best: Optimum) -> None:
+    """The bounds of the layers keep the best split for every ceiling it is below; so do the branches."""
+    layers = np.array(best.layers)
+    for factor in (1.0 + ROUNDING, 1.001, 1.1, 2.0, 1e9):
+        kept = tightened_layers(tables, best.simulated_s * factor)
+        assert kept is not None, factor
+        low, high = kept
+        assert np.all((low <= layers) & (layers <= high)), (factor, low, high, layers)
+        branches = busiest_branches(tables, low, high)
+        inside = [bool(np.all((one.low <= layers) & (layers <= one.high))) for one in branches]
+        assert sum(inside) == 1, (factor, layers, branches)
+
+
+def check_answer(tables: CostTables, best: Optimum, groups: list[Group], factor: float) -> float:
+    """Ask one question; the bound in optima."""
+    ceiling_s = factor * best.simulated_s
+    answer = bound_family(Evaluator(tables), groups, ceiling_s, time_limit_s=LIMIT_S)
+    assert answer.bound_s <= ceiling_s
+    if factor > 1.0:
+        assert answer.bound_s <= best.simulated_s * (1.0 + ROUNDING), (groups, factor)
+    if factor > 1.0 + DISTINCT:
+        assert not answer.closed, (groups, factor)
+    assert answer.exhausted or answer.closed
+    return answer.bound_s / best.simulated_s
+
+
+def check(seed: int, questions: int | None) -> None:
+    """All bounds of one instance, or some of the questions."""
+    rng = np.random.default_rng(seed)
+    tables = varied_tables(rng)
+    best = exhaustive(tables)
+    if best is None:
+        return
+    assert floor_bound_s(tables) <= best.simulated_s
+    check_layers(tables, best)
+    asked = [(groups, factor) for groups in partitions(tables, rng) for factor in CEILINGS]
+    if questions is not None:
+        asked = [asked[i] for i in rng.choice(len(asked), questions, replace=False)]
+    for groups, factor in asked:
+        check_answer(tables, best, groups, factor)
+
+
+@pytest.mark.parametrize("first", range(0, INSTANCES, 10))
+def test_bounds(first: int) -> None:
+    for seed in range(first, first + 10):
+        check(seed, QUESTIONS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(INSTANCES, SLOW_INSTANCES, 50))
+def test_many_bounds(first: int) -> None:
+    for seed in range(first, min(first + 50, SLOW_INSTANCES)):
+        check(seed, None)
+
+
+# cases that were once wrong
+
+
+def equal_stages(seed: int) -> CostTables:
+    """Two stages of one layer each, nothing beside the layers; 2 x 3 cells on two nodes."""
+    tables = varied_tables(np.random.default_rng(seed))
+    assert (tables.pipeline, tables.total_layers) == (2, 2)
+    zero = np.zeros(2)
+    return replace(tables, forward_extra_s=zero, backward_extra_s=zero, weight_gradient_extra_s=zero)
+
+
+def test_one_layer_each_is_not_below_the_least_busiest() -> None:
+    """A quotient of 1 - 1e-9 layers is one layer."""
+    tables = equal_stages(8)
+    low, high = tables.min_layers, tables.max_layers
+    work_s = tables.forward_layer_s + tables.backward_layer_s + tables.weight_gradient_layer_s
+    assert least_busiest_s(tables, low, high) == pytest.approx(work_s)
+    covered = [
+        split
+        for split in layer_splits(tables)
+        if any(within(np.array(split), b.low, b.high) for b in busiest_branches(tables, low, high))
+    ]
+    assert covered == list(layer_splits(tables))
+
+
+def within(layers: IntArray, low: IntArray, high: IntArray) -> bool:
+    return bool(np.all((low <= layers) & (layers <= high)))
+
+
+@pytest.mark.parametrize("seed", [140, 334, 466, 927, 1070])
+def test_a_late_stage_with_a_long_ring_keeps_its_layers(seed: int) -> None:
+    """Its ring starts when its own work is done, not when the last micro-batch is back at stage 0."""
+    check(seed, QUESTIONS)
+
+
+def test_another_unit_of_time_divides_every_time() -> None:
+    """The models' unit: a plan takes as many units as it takes seconds divided by the unit."""
+    for seed in range(20):
+        tables = varied_tables(np.random.default_rng(seed))
+        best = exhaustive(tables)
+        if best is not None:
+            scaled = exhaustive(in_unit(tables, 0.02))
+            assert scaled is not None
+            assert scaled.simulated_s == pytest.approx(best.simulated_s / 0.02, rel=1e-12)
