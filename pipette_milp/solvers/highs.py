@@ -114,6 +114,12 @@ class Model:
         highs.setOptionValue("time_limit", highs.getRunTime() + max(0.01, time_limit_s))
         highs.run()
         status = highs.getModelStatus()
+        if status == highspy.HighsModelStatus.kUnknown:
+            # numerical trouble on the way from the last basis: once more from scratch, presolved
+            highs = self._relaxation = self._pass(highspy, integer=False)
+            highs.setOptionValue("time_limit", max(0.01, time_limit_s))
+            highs.run()
+            status = highs.getModelStatus()
         if status == highspy.HighsModelStatus.kInfeasible:
             return Solved(True, float("inf"), None)
         if status != highspy.HighsModelStatus.kOptimal:
