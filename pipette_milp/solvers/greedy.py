@@ -41,13 +41,37 @@ def greedy(evaluator: Evaluator, rng: np.random.Generator | None = None) -> Cand
         shuffled = [rng.permutation(tables.num_nodes).astype(np.int64)]
         layouts += list(block_layouts(tables, shuffled))
     screen = Screen(evaluator, Candidate(layers, layouts[0]))
-    best = screen.candidate()
-    best_s = screen.time_s
+    best, best_s = layouts[0], screen.time_s
     for cells in layouts[1:]:
         time_s = screen.time_if_below(Candidate(layers, cells), best_s)
         if time_s < best_s:
-            best, best_s = Candidate(layers, cells), time_s
-    return best
+            best, best_s = cells, time_s
+    return Candidate(layers, _odd_nodes_moved(screen, layers, best, best_s, odd_nodes(tables)))
+
+
+def odd_nodes(tables: CostTables) -> IntArray:
+    """Nodes in groups of less than half the size of the largest: what they host matters most."""
+    groups = find_groups(tables)
+    largest = max(len(group.nodes) for group in groups)
+    small = [group.nodes for group in groups if 2 * len(group.nodes) < largest]
+    return np.concatenate(small) if small else np.zeros(0, dtype=np.int64)
+
+
+def _odd_nodes_moved(
+    screen: Screen, layers: IntArray, cells: IntArray, time_s: float, odd: IntArray
+) -> IntArray:
+    """Exchange odd nodes with others while that helps, first improvement."""
+    slots = screen.bounds.slots
+    improved = True
+    while improved:
+        improved = False
+        for a in odd:
+            for b in np.flatnonzero(slots == slots[a]):
+                exchanged = np.where(cells == a, b, np.where(cells == b, a, cells))
+                exchanged_s = screen.time_if_below(Candidate(layers, exchanged), time_s)
+                if exchanged_s < time_s * (1 - 1e-12):
+                    cells, time_s, improved = exchanged, exchanged_s, True
+    return cells
 
 
 def node_orders(tables: CostTables) -> list[IntArray]:
