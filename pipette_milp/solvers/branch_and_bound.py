@@ -18,7 +18,7 @@ from pipette_milp.arrays import IntArray
 from pipette_milp.cost.tables import CostTables
 from pipette_milp.solvers.construct import candidates_from
 from pipette_milp.solvers.evaluation import Candidate, Evaluator
-from pipette_milp.solvers.family_bound import FamilyBound, bound_family
+from pipette_milp.solvers.family_bound import BranchKey, FamilyBound, bound_family
 from pipette_milp.solvers.greedy import greedy
 from pipette_milp.solvers.groups import find_groups, one_group
 from pipette_milp.solvers.local_search import local_search
@@ -69,6 +69,8 @@ class _Run:
     bound_s: float = 0.0
     reached_at: float | None = None
     level: int = 0
+    branches_s: dict[int, dict[BranchKey, float]] = field(default_factory=dict)
+    """Per family what earlier answers proved about parts of it."""
     depth: IntArray = field(init=False)
     searched_s: np.ndarray = field(init=False)
 
@@ -159,6 +161,7 @@ class _Run:
                 "seed": int(self.rng.integers(2**31)),
                 "known": state.best[family],
                 "lower_s": float(state.lower[family]) / scale,
+                "branches_s": self.branches_s.get(family, {}),
             }
             return Job(bound_job, family, arguments, limit, tag="bound")
         return None
@@ -202,6 +205,7 @@ class _Run:
         for time_s, layers, cells in plans:
             state.offer(family, time_s, Candidate(layers, cells), state.name(family))
         if bound is not None:
+            self.branches_s[family] = bound.branches_s
             state.raise_bound(family, bound.bound_s * scale, by_solver=True)
 
 
@@ -214,12 +218,13 @@ def bound_job(
     seed: int,
     known: Candidate | None,
     lower_s: float,
+    branches_s: dict[BranchKey, float],
 ) -> Answer:
     """Bound one family at one depth and turn what the relaxation found into plans."""
     evaluator = Evaluator(tables)
     plans: list[tuple[float, IntArray, IntArray]] = []
     if depth == 0:
-        bound = bound_family(evaluator, [], ceiling_s, time_limit_s=time_limit_s)
+        bound = bound_family(evaluator, [], ceiling_s, time_limit_s=time_limit_s, known_s=branches_s)
         if known is None and not bound.closed:
             start = greedy(evaluator)
             plans.append((evaluator.simulated_s(start), start.layers, start.node_of_cell))
@@ -227,7 +232,7 @@ def bound_job(
     if depth == EXACT_DEPTH:
         return exact_job(tables, ceiling_s, time_limit_s, seed, known, lower_s)
     groups = one_group(tables) if depth == 1 else find_groups(tables)
-    bound = bound_family(evaluator, groups, ceiling_s, time_limit_s=0.8 * time_limit_s)
+    bound = bound_family(evaluator, groups, ceiling_s, time_limit_s=0.9 * time_limit_s, known_s=branches_s)
     if bound.relaxed is not None:
         starts = candidates_from(tables, evaluator, groups, bound.relaxed)
         start = min(starts, key=evaluator.simulated_s)

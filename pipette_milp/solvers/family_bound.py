@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -37,6 +37,10 @@ ROUNDING = 1e-9
 """Layers that a quotient of times may be off by."""
 
 
+BranchKey = tuple[int, ...]
+"""See `Branch.key`."""
+
+
 @dataclass(frozen=True)
 class FamilyBound:
     """``bound_s`` never exceeds the best simulated time of the family."""
@@ -48,6 +52,8 @@ class FamilyBound:
     """[V] the layer split of ``relaxed``."""
     relaxed: Relaxed | None = None
     """Where to look for a plan, from the pattern model only."""
+    branches_s: dict[BranchKey, float] = field(default_factory=dict)
+    """What is proven about parts of the layer splits; to be handed to the next call for this family."""
     exhausted: bool = True
     """False when the time limit ended it: more time could lift the bound."""
 
@@ -148,7 +154,9 @@ class Branch:
     """A part of the layer splits: virtual stage ``busiest`` is the first to work as long as the best split's
     busiest stage must."""
 
-    busiest: int
+    key: BranchKey
+    """The stage and the layers that it, and no stage before it, must have: the same set of splits in every
+    call for a family, whatever the ceiling."""
     low: IntArray
     high: IntArray
 
@@ -201,18 +209,25 @@ def busiest_branches(tables: CostTables, low: IntArray, high: IntArray) -> list[
         branch_low[j] = max(low[j], below[j] + 1)
         branch_high[:j] = np.minimum(high[:j], below[:j])
         if np.all(branch_low <= branch_high):
-            branches.append(Branch(j, branch_low, branch_high))
+            key = (j, *(int(layers) for layers in needed[: j + 1]))
+            branches.append(Branch(key, branch_low, branch_high))
     return branches
 
 
 def bound_family(
-    evaluator: Evaluator, groups: list[Group], ceiling_s: float, *, time_limit_s: float
+    evaluator: Evaluator,
+    groups: list[Group],
+    ceiling_s: float,
+    *,
+    time_limit_s: float,
+    known_s: dict[BranchKey, float] | None = None,
 ) -> FamilyBound:
     """Bound one family against a ceiling.
 
     Args:
         groups: partition of the nodes; coarser is faster, finer is stronger, none leaves out the placement.
         ceiling_s: the time a plan would have to beat.
+        known_s: ``branches_s`` of an earlier answer for this family.
     """
     unit_s = floor_bound_s(evaluator.tables) or 1.0
     answer = _bound_in_unit(
@@ -220,12 +235,20 @@ def bound_family(
         groups,
         ceiling_s / unit_s,
         time.monotonic() + time_limit_s,
+        {key: bound_s / unit_s for key, bound_s in (known_s or {}).items()},
     )
     bound_s = ceiling_s if answer.closed else min(ceiling_s, answer.bound_s * unit_s)
-    return replace(answer, bound_s=bound_s)
+    branches_s = {key: bound * unit_s for key, bound in answer.branches_s.items()}
+    return replace(answer, bound_s=bound_s, branches_s=branches_s)
 
 
-def _bound_in_unit(cuts: _Cuts, groups: list[Group], ceiling_s: float, deadline: float) -> FamilyBound:
+def _bound_in_unit(
+    cuts: _Cuts,
+    groups: list[Group],
+    ceiling_s: float,
+    deadline: float,
+    known: dict[BranchKey, float],
+) -> FamilyBound:
     """`bound_family` with times in a unit in which the bound is about 1."""
     tables = cuts.tables
     closed = FamilyBound(ceiling_s, True)
@@ -235,7 +258,7 @@ def _bound_in_unit(cuts: _Cuts, groups: list[Group], ceiling_s: float, deadline:
     low, high = tightened
     split = SplitModel(tables, ceiling_s, low, high)
     cuts.seed(split, low, high)
-    search = _Search(cuts, ceiling_s, deadline)
+    search = _Search(cuts, ceiling_s, deadline, known)
     if groups:
         high = search.most_layers(split, low, high)
         if high.sum() < tables.total_layers or np.any(high < low):
@@ -269,7 +292,7 @@ def _bound_in_unit(cuts: _Cuts, groups: list[Group], ceiling_s: float, deadline:
             return closed
         model = PatternModel(tables, ceiling_s, low, high, partition, listed_of)
         cuts.repeat(model)
-        opened = search.relax_all(model, [one.branch for one in opened], known=opened)
+        opened = search.relax_all(model, [one.branch for one in opened])
         if search.late or not opened:
             return search.answer(opened)
         if partition is coarse:
@@ -307,8 +330,10 @@ class _Open:
 class _Search:
     """Solve, add what the solution misses, solve again; branch by branch."""
 
-    def __init__(self, cuts: _Cuts, ceiling_s: float, deadline: float) -> None:
+    def __init__(self, cuts: _Cuts, ceiling_s: float, deadline: float, known: dict[BranchKey, float]) -> None:
         self.cuts = cuts
+        self.proven = dict(known)
+        """Bound of every branch that was looked at."""
         self.ceiling_s = ceiling_s
         self.deadline = deadline
         self.late = False
@@ -317,20 +342,24 @@ class _Search:
     def answer(self, opened: list[_Open], relaxed: Relaxed | None = None) -> FamilyBound:
         """What is known: the least bound of the branches left."""
         if not opened:
-            return FamilyBound(self.ceiling_s, True)
+            return FamilyBound(self.ceiling_s, True, branches_s=self.proven)
         least = min(opened, key=lambda one: one.bound_s)
         layers = relaxed.layers if relaxed is not None else None
-        return FamilyBound(least.bound_s, False, layers, relaxed, exhausted=not self.late)
+        return FamilyBound(
+            least.bound_s, False, layers, relaxed, branches_s=self.proven, exhausted=not self.late
+        )
 
-    def relax_all(
-        self, model: SplitModel, branches: list[Branch], known: list[_Open] | None = None
-    ) -> list[_Open]:
-        """The branches that a relaxation leaves open, with their bounds."""
+    def relax_all(self, model: SplitModel, branches: list[Branch]) -> list[_Open]:
+        """The branches that a relaxation leaves open, with their bounds; the least bounds first."""
+        floor = floor_bound_s(model.tables)
         opened = []
-        for index, branch in enumerate(branches):
-            floor = known[index].bound_s if known else floor_bound_s(model.tables)
+        for branch in sorted(branches, key=lambda one: self.proven.get(one.key, floor)):
+            known = self.proven.get(branch.key, floor)
+            if known >= self.ceiling_s:
+                continue
             model.restrict_layers(branch.low, branch.high)
-            bound, solved = self._rounds(model, floor, lambda left: model.relax(time_limit_s=left))
+            bound, solved = self._rounds(model, known, lambda left: model.relax(time_limit_s=left))
+            self.proven[branch.key] = bound
             if bound >= self.ceiling_s:
                 continue
             prices = Prices.of(model, solved) or Prices.free(model, bound)
@@ -367,7 +396,8 @@ class _Search:
                 continue
             branch, contents = one.branch, one.contents
             if any(len(listed) == 0 for listed in contents):
-                continue  # nothing a node could hold: closed
+                self.proven[branch.key] = self.ceiling_s  # there is nothing a node could hold
+                continue
             model = PatternModel(tables, self.ceiling_s, branch.low, branch.high, groups, contents)
             self.cuts.repeat(model)
             until = time.monotonic() + 2 * share
@@ -379,6 +409,7 @@ class _Search:
                 ),
                 whole=True,
             )
+            self.proven[branch.key] = bound
             if bound >= self.ceiling_s:
                 continue
             if solved.x is not None:

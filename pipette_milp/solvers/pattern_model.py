@@ -173,9 +173,9 @@ class PatternModel(SplitModel):
     def _mean_card(self, s: int) -> None:
         """A ring takes at least the mean, over the cells of its stage, of what their cards are loaded with.
 
-        ``U[s] >= tensor / card * sum over r of w[s, r] bytes[r]`` with ``w[s, r]`` the share of the cells of s
-        on nodes with a part of r. The products are bounded in two ways: each at its convex envelope (McCormick),
-        and together by what all stages lack to their most layers:
+        ``U[s] >= tensor / card * sum over r of w[s, r] bytes[r]`` with ``w[s, r]`` the share of the cells of
+        s on nodes with a part of r. The products are bounded in two ways: each at its convex envelope
+        (McCormick), and together by what all stages lack to their most layers:
         ``sum of w (high - l) <= max w * sum of (high - l)``.
         """
         tables, data = self.tables, float(self.tables.data)

@@ -288,12 +288,15 @@ def _settings(state: SearchState) -> dict[str, object]:
         "training": instance.training.model_dump(mode="json"),
         "memory_reserve": instance.search.memory_reserve,
         "use_all_gpus": instance.search.use_all_gpus,
-        "node_bandwidth_bytes_per_s": [float(value) for value in cluster.egress_bytes_per_s],
-        "per_gpu_bandwidth_bytes_per_s": (
-            float(cluster.port_bytes_per_s) if math.isfinite(cluster.port_bytes_per_s) else None
-        ),
+        # null: no ceiling, as on a single node
+        "node_bandwidth_bytes_per_s": [_finite_or_none(value) for value in cluster.egress_bytes_per_s],
+        "per_gpu_bandwidth_bytes_per_s": _finite_or_none(cluster.port_bytes_per_s),
         "link_spread": cluster.link_spread,
     }
+
+
+def _finite_or_none(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
 
 
 def _versions() -> dict[str, str]:
