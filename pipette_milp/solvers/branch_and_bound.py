@@ -21,6 +21,7 @@ from pipette_milp.solvers.evaluation import Candidate, Evaluator
 from pipette_milp.solvers.family_bound import BranchKey, FamilyBound, bound_family
 from pipette_milp.solvers.greedy import greedy
 from pipette_milp.solvers.groups import find_groups, one_group
+from pipette_milp.solvers.highs import SAFETY
 from pipette_milp.solvers.local_search import local_search
 from pipette_milp.solvers.state import SearchState
 from pipette_milp.solvers.workers import Done, Job, Pool
@@ -73,10 +74,14 @@ class _Run:
     """Per family what earlier answers proved about parts of it."""
     depth: IntArray = field(init=False)
     searched_s: np.ndarray = field(init=False)
+    settled: np.ndarray = field(init=False)
+    """Whether the exact model answered the family's question of now; its bound may be short of the ceiling by the
+    solver's tolerance."""
 
     def __post_init__(self) -> None:
         self.depth = np.zeros(len(self.state.families), dtype=np.int64)
         self.searched_s = np.zeros(len(self.state.families))
+        self.settled = np.zeros(len(self.state.families), dtype=bool)
         self.rng = np.random.default_rng(self.state.limits.seed)
 
     def loop(self, pool: Pool) -> None:
@@ -97,7 +102,7 @@ class _Run:
         if limits.iterations is not None and self.jobs >= limits.iterations and not pool.running:
             return True
         self.refine()
-        if state.gap <= self.finest_gap:
+        if state.gap <= self.finest_gap or (self.question_gap <= self.finest_gap and self.all_closed):
             return True
         if state.gap <= limits.gap:
             self.reached_at = self.reached_at if self.reached_at is not None else state.elapsed_s
@@ -116,9 +121,15 @@ class _Run:
     def refine(self) -> None:
         """Once everything is closed at this gap, ask for the next one; families get all depths but the first
         again."""
-        while self.question_gap > self.finest_gap and self.state.gap <= self.question_gap * (1 + 1e-9):
+        while self.question_gap > self.finest_gap and self.all_closed:
             self.level += 1
             self.depth = np.minimum(self.depth, 1)
+            self.settled[:] = False
+
+    @property
+    def all_closed(self) -> bool:
+        """No family has a plan below the ceiling."""
+        return bool(np.all((self.state.lower >= self.ceiling_s * (1 - 1e-9)) | self.settled))
 
     @property
     def ceiling_s(self) -> float:
@@ -142,7 +153,7 @@ class _Run:
         """The open family with the least bound that can still be asked something."""
         state = self.state
         ceiling = self.ceiling_s
-        open_ = np.flatnonzero((state.lower < ceiling) & (self.depth < len(DEPTH_LIMITS_S)))
+        open_ = np.flatnonzero((state.lower < ceiling) & (self.depth < len(DEPTH_LIMITS_S)) & ~self.settled)
         waiting = [int(k) for k in open_ if int(k) not in busy]
         reference = state.incumbent_s if math.isfinite(state.incumbent_s) else float(state.lower.max())
         patience = np.array(PATIENCE) * reference
@@ -169,7 +180,7 @@ class _Run:
     def next_search(self, busy: set[int]) -> Job | None:
         """A family whose bound leaves room and whose plan is near, little searched so far."""
         state = self.state
-        open_ = (state.lower < self.ceiling_s) & np.isfinite(state.best_s)
+        open_ = (state.lower < self.ceiling_s) & np.isfinite(state.best_s) & ~self.settled
         candidates = [int(k) for k in np.flatnonzero(open_) if int(k) not in busy]
         if not candidates:
             return None
@@ -205,6 +216,7 @@ class _Run:
         for time_s, layers, cells in plans:
             state.offer(family, time_s, Candidate(layers, cells), state.name(family))
         if bound is not None:
+            self.settled[family] = bound.closed
             self.branches_s[family] = bound.branches_s
             state.raise_bound(family, bound.bound_s * scale, by_solver=True)
 
@@ -274,7 +286,9 @@ def exact_job(
             (outcome.simulated_s, np.array(outcome.plan.layers), np.array(outcome.plan.node_of_cell))
         )
     bound = min(outcome.lower_bound_s, ceiling_s)
-    return FamilyBound(bound, bound >= ceiling_s), plans
+    # nothing is left below the ceiling, or below the plan found there; the bound is lowered by a margin
+    least_s = min(ceiling_s, math.inf if outcome.simulated_s is None else outcome.simulated_s)
+    return FamilyBound(bound, bound >= least_s * (1 - 2 * SAFETY)), plans
 
 
 def search_job(
