@@ -105,8 +105,9 @@ def _shapes(tables: CostTables) -> Iterator[tuple[int, int, bool]]:
     for height in sorted(set(heights)):
         offsets = {0}
         if 1 < height < tables.pipeline and tables.embedding_bytes > 0:
-            # the first block holds that many of the last stages, then the first ones
+            # the first block holds that many of the last stages, then the first ones; or the last block does
             offsets |= {tables.pipeline - last for last in (1, height // 2, height - 1)}
+            offsets |= {height // 2, height - 1}
         for offset in sorted(offsets):
             yield height, offset, True
             if 1 < height < tables.pipeline and tables.data > 1:
