@@ -75,8 +75,8 @@ class _Run:
     depth: IntArray = field(init=False)
     searched_s: np.ndarray = field(init=False)
     settled: np.ndarray = field(init=False)
-    """Whether the exact model answered the family's question of now; its bound may be short of the ceiling by the
-    solver's tolerance."""
+    """Whether the exact model answered the family's question of now; its bound may be short of the ceiling by
+    the solver's tolerance."""
 
     def __post_init__(self) -> None:
         self.depth = np.zeros(len(self.state.families), dtype=np.int64)
