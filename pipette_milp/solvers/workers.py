@@ -45,7 +45,7 @@ class Done:
 class _Worker:
     def __init__(self, context: Any, families: list[CostTables]) -> None:
         self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, families), daemon=True)
+        self.process = context.Process(target=_serve, args=(theirs, self.connection, families), daemon=True)
         self.process.start()
         theirs.close()
         self.job: Job | None = None
@@ -87,9 +87,14 @@ class Pool:
 
     def submit(self, job: Job) -> None:
         """Start a job; there must be an idle worker."""
-        worker = next(worker for worker in self._workers if worker.job is None)
+        index = next(index for index, worker in enumerate(self._workers) if worker.job is None)
+        if not self._workers[index].process.is_alive():  # killed while idle, for memory for example
+            self._replace(index)
+        worker = self._workers[index]
         worker.job, worker.since = job, time.monotonic()
-        worker.connection.send(job)
+        # if it dies just now, reading its answer says so
+        with contextlib.suppress(BrokenPipeError):
+            worker.connection.send(job)
 
     def poll(self, timeout_s: float) -> list[Done]:
         """Answers that have come in, after waiting for the first one at most ``timeout_s``."""
@@ -103,9 +108,12 @@ class Pool:
                 done.append(
                     Done(job, None, "killed: it did not keep its time limit", time.monotonic() - worker.since)
                 )
-                worker.kill()
-                self._workers[index] = _Worker(self._context, self._families)
+                self._replace(index)
         return done
+
+    def _replace(self, index: int) -> None:
+        self._workers[index].kill()
+        self._workers[index] = _Worker(self._context, self._families)
 
     def _receive(self, worker: _Worker) -> Done:
         job, wall = worker.job, time.monotonic() - worker.since
@@ -115,14 +123,15 @@ class Pool:
             value, error = worker.connection.recv()
         except (EOFError, OSError):
             worker.process.join()
-            index = self._workers.index(worker)
-            self._workers[index] = _Worker(self._context, self._families)
+            self._replace(self._workers.index(worker))
             return Done(job, None, f"the process died with exit code {worker.process.exitcode}", wall)
         worker.job = None
         return Done(job, value, error, wall)
 
 
-def _serve(connection: Connection, families: list[CostTables]) -> None:
+def _serve(connection: Connection, others: Connection, families: list[CostTables]) -> None:
+    # with the parent's end open here too, reading would not end when the parent is killed
+    others.close()
     # the parent answers Ctrl-C and ends its workers
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
