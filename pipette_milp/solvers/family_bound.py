@@ -292,9 +292,11 @@ def _bound_in_unit(
             return closed
         model = PatternModel(tables, ceiling_s, low, high, partition, listed_of)
         cuts.repeat(model)
+        model.repeat_pairs(search.met)
         opened = search.relax_all(model, [one.branch for one in opened])
         if search.late or not opened:
             return search.answer(opened)
+        search.met = model.met
         if partition is coarse:
             left = _union([one.contents for one in opened])
             of_slots = {group.slots: listed for group, listed in zip(coarse, left, strict=True)}
@@ -338,6 +340,8 @@ class _Search:
         self.deadline = deadline
         self.late = False
         """The time limit cut something short."""
+        self.met: list[tuple[int, int]] = []
+        """Pairs of stages whose rows the pattern model's relaxation needed."""
 
     def answer(self, opened: list[_Open], relaxed: Relaxed | None = None) -> FamilyBound:
         """What is known: the least bound of the branches left."""
@@ -400,6 +404,7 @@ class _Search:
                 continue
             model = PatternModel(tables, self.ceiling_s, branch.low, branch.high, groups, contents)
             self.cuts.repeat(model)
+            model.repeat_pairs(self.met)
             until = time.monotonic() + 2 * share
             bound, solved = self._rounds(
                 model,
@@ -439,8 +444,9 @@ class _Search:
                 break
             solved = latest
             added = self.cuts.add_violated(model, latest.x)
-            if whole and isinstance(model, PatternModel):
-                added += model.add_cards(latest.x)
+            if isinstance(model, PatternModel):
+                added += model.add_pairs(latest.x)
+                added += model.add_cards(latest.x) if whole else 0
             if not added:
                 break
         return bound_s, solved

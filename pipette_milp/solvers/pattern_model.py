@@ -44,6 +44,28 @@ CARD_TOLERANCE = 1e-5
 """Share of T by which a card must be short to be added exactly."""
 
 
+PAIR_TOLERANCE = 1e-7
+"""Amount, in units of T, by which the rows of a pair must be missed to be added."""
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """Stage ``stage`` and the ring of stage ``other`` on the cards of its cells; times in seconds."""
+
+    stage: int
+    other: int
+    share: int
+    """Column w."""
+    product: int
+    """Column of w times what the other ring needs."""
+    largest: int
+    """Column that no w of the stage exceeds."""
+    low_s: float
+    high_s: float
+    per_layer_s: float
+    extra_s: float
+
+
 @dataclass(frozen=True)
 class Relaxed:
     """A solution of the model in the terms of placement."""
@@ -75,6 +97,9 @@ class PatternModel(SplitModel):
         self.groups = groups
         self.links = GroupLinks(tables, groups)
         self.contents = contents
+        self._pairs_left: dict[tuple[int, int], _Pair] = {}
+        self.met: list[tuple[int, int]] = []
+        """Pairs of stages whose rows a solution needed, in that order."""
         self._known_cards: set[tuple[int, int, tuple[int, ...]]] = set()
         self._contents()
         for j in range(min(tables.num_virtual_stages - 1, tables.pipeline)):
@@ -176,40 +201,81 @@ class PatternModel(SplitModel):
         ``U[s] >= tensor / card * sum over r of w[s, r] bytes[r]`` with ``w[s, r]`` the share of the cells of
         s on nodes with a part of r. The products are bounded in two ways: each at its convex envelope
         (McCormick), and together by what all stages lack to their most layers:
-        ``sum of w (high - l) <= max w * sum of (high - l)``.
+        ``sum of w (high - l) <= max w * sum of (high - l)``. Most pairs of stages never meet, so the rows of
+        a pair come when a solution needs them (`add_pairs`): a third of the rows, a third of the time.
         """
-        tables, data = self.tables, float(self.tables.data)
+        tables = self.tables
         per_byte = tables.tensor / float(self.links.card.max())
         per_layer = per_byte * self.base.bytes_per_layer
-        extra = per_byte * self.base.bytes_extra
-        products, at_most, own = [], [], None
         largest = self.column(0.0, 1.0)
+        products, at_most = [], []
         for r in range(tables.pipeline):
-            many, met = [], False
-            for g, content in enumerate(self.contents):
-                both = (content[:, [s, r]] > 0).all(axis=1) & (content[:, [s, r]] < tables.data).all(axis=1)
-                met = met or bool(both.any())
-                many.append((self.count[g], np.where(both, content[:, s] / data, 0.0)))
-            if not met:
-                continue
-            w = self.column(0.0, 1.0)
-            self.row([(w, -1.0)], many, at_least=0.0, at_most=0.0)
-            low = per_layer * float(self.low_of_stage[r]) + float(extra[r])
-            high = per_layer * float(self.high_of_stage[r]) + float(extra[r])
-            product = self.column(0.0, INFINITY)
-            layers = [(int(j), -per_layer) for j in self.layers[r :: tables.pipeline]]
-            self.row([(product, 1.0), (w, -low)], at_least=0.0)
-            self.row([(product, 1.0), *layers, (w, -high)], at_least=float(extra[r]) - high)
+            w, product = self.column(0.0, 1.0), self.column(0.0, INFINITY)
+            extra = per_byte * float(self.base.bytes_extra[r])
+            pair = _Pair(
+                s,
+                r,
+                w,
+                product,
+                largest,
+                low_s=per_layer * float(self.low_of_stage[r]) + extra,
+                high_s=per_layer * float(self.high_of_stage[r]) + extra,
+                per_layer_s=per_layer,
+                extra_s=extra,
+            )
+            self._pairs_left[s, r] = pair
             products.append((product, -1.0))
-            if r == s:
-                own = product
-            else:
-                at_most.append((w, -high))
-                self.row([(largest, 1.0), (w, -1.0)], at_least=0.0)
-        if own is not None:
-            self.row([(int(self.load[s]), 1.0), *products], at_least=0.0)
-            lacking = per_layer * float(self.high_of_stage.sum() - tables.total_layers)
-            self.row([(int(self.load[s]), 1.0), (own, -1.0), *at_most, (largest, lacking)], at_least=0.0)
+            if r != s:
+                at_most.append((w, -pair.high_s))
+        own = self._pairs_left[s, s].product
+        self.row([(int(self.load[s]), 1.0), *products], at_least=0.0)
+        lacking = per_layer * float(self.high_of_stage.sum() - tables.total_layers)
+        self.row([(int(self.load[s]), 1.0), (own, -1.0), *at_most, (largest, lacking)], at_least=0.0)
+
+    def add_pairs(self, x: Array) -> int:
+        """Rows of the pairs of stages that meet in a solution more than it admits; how many were added."""
+        if not self.load_rows:
+            return 0
+        tables = self.tables
+        shares = np.zeros((tables.pipeline, tables.pipeline))
+        for g, content in enumerate(self.contents):
+            partial = ((content > 0) & (content < tables.data)).astype(float)
+            number = x[self.count[g]]
+            shares += (content * partial * number[:, None]).T @ partial / tables.data
+        layers = x[self.layers].reshape(-1, tables.pipeline).sum(axis=0)
+        added = 0
+        for (s, r), pair in list(self._pairs_left.items()):
+            share = float(shares[s, r])
+            time_s = pair.per_layer_s * layers[r] + pair.extra_s
+            needed = max(share * pair.low_s, time_s - pair.high_s * (1.0 - share))
+            short = needed > x[pair.product] + PAIR_TOLERANCE or share > x[pair.share] + PAIR_TOLERANCE
+            if share > 0.0 and short:
+                self._add_pair(self._pairs_left.pop((s, r)))
+                self.met.append((s, r))
+                added += 1
+        return added
+
+    def repeat_pairs(self, met: list[tuple[int, int]]) -> None:
+        """The rows of pairs that another model of the family needed."""
+        for pair in met:
+            if pair in self._pairs_left:
+                self._add_pair(self._pairs_left.pop(pair))
+
+    def _add_pair(self, pair: _Pair) -> None:
+        tables, data = self.tables, float(self.tables.data)
+        many = []
+        for g, content in enumerate(self.contents):
+            ends = content[:, [pair.stage, pair.other]]
+            both = (ends > 0).all(axis=1) & (ends < tables.data).all(axis=1)
+            many.append((self.count[g], np.where(both, content[:, pair.stage] / data, 0.0)))
+        self.row([(pair.share, -1.0)], many, at_least=0.0, at_most=0.0)
+        layers = [(int(j), -pair.per_layer_s) for j in self.layers[pair.other :: tables.pipeline]]
+        self.row([(pair.product, 1.0), (pair.share, -pair.low_s)], at_least=0.0)
+        self.row(
+            [(pair.product, 1.0), *layers, (pair.share, -pair.high_s)], at_least=pair.extra_s - pair.high_s
+        )
+        if pair.stage != pair.other:
+            self.row([(pair.largest, 1.0), (pair.share, -1.0)], at_least=0.0)
 
     def _shared_cards(self, s: int) -> None:
         """A ring on a node with k rings takes as long as k rings do that are as short as they can be."""
