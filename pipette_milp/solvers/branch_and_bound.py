@@ -85,10 +85,14 @@ class _Run:
         self.rng = np.random.default_rng(self.state.limits.seed)
 
     def loop(self, pool: Pool) -> None:
+        prepared = False
         while not self.finished(pool):
             while pool.idle and (job := self.next_job(pool)) is not None:
                 pool.submit(job)
                 self.jobs += 1
+            if not prepared:
+                _load_kernels(self.state.families[int(np.argmin(self.state.lower))])
+                prepared = True
             if not pool.running:
                 break
             for done in pool.poll(min(POLL_S, max(0.01, self.state.time_left_s))):
@@ -219,6 +223,14 @@ class _Run:
             self.settled[family] = bound.closed
             self.branches_s[family] = bound.branches_s
             state.raise_bound(family, bound.bound_s * scale, by_solver=True)
+
+
+def _load_kernels(tables: CostTables) -> None:
+    """Evaluate any plan while the workers are busy: loading compiled kernels takes a second, which the answer
+    to an interrupt should not have to wait for."""
+    cells = np.repeat(np.arange(tables.num_nodes), tables.slots)[: tables.pipeline * tables.data]
+    candidate = Candidate(tables.min_layers, cells.reshape(tables.pipeline, tables.data))
+    Evaluator(tables).simulated_s(candidate)
 
 
 def bound_job(

@@ -56,3 +56,5 @@ def _solve(state: SearchState, backend: Literal["milp", "cpsat"], solver_name: s
         plan = outcome.plan
         candidate = Candidate(np.array(plan.layers), np.array(plan.node_of_cell))
         state.offer(plan.family, outcome.simulated_s / float(state.scale[plan.family]), candidate)
+    if outcome.status == "INTERRUPTED":
+        raise KeyboardInterrupt  # `solve` keeps what the state holds and says so
