@@ -13,8 +13,11 @@ import pytest
 
 from pipette_milp.arrays import IntArray
 from pipette_milp.cost.tables import CostTables
+from pipette_milp.formulations.cuts import PathCut
+from pipette_milp.simulator import PathCounts
 from pipette_milp.solvers.evaluation import Evaluator
 from pipette_milp.solvers.family_bound import (
+    Branch,
     BranchKey,
     FamilyBound,
     bound_family,
@@ -25,6 +28,11 @@ from pipette_milp.solvers.family_bound import (
 )
 from pipette_milp.solvers.group_links import Group
 from pipette_milp.solvers.groups import find_groups, one_group
+from pipette_milp.solvers.highs import Solved
+from pipette_milp.solvers.interval_cuts import interval_cuts
+from pipette_milp.solvers.pattern_model import PatternModel
+from pipette_milp.solvers.patterns import Prices, useful_contents
+from pipette_milp.solvers.split_model import SplitModel
 from pipette_milp.solvers.time_unit import in_unit
 from tests.oracle.tiny_tables import Optimum, exhaustive, layer_splits
 from tests.oracle.varied_tables import varied_tables
@@ -89,6 +97,44 @@ def check_answer(
     return answer
 
 
+def check_contents(tables: CostTables, best: Optimum, groups: list[Group]) -> None:
+    """What the nodes of the best plan hold passes the filters of a ceiling just above it."""
+    ceiling_s = best.simulated_s * 1.001
+    kept = tightened_layers(tables, ceiling_s)
+    assert kept is not None
+    layers = np.array(best.layers)
+    branch = next(one for one in busiest_branches(tables, *kept) if within(layers, one.low, one.high))
+    split = SplitModel(tables, ceiling_s, *kept)
+    cuts = interval_cuts(tables)
+    solved = relaxed(split, cuts, branch)
+    prices = Prices.of(split, solved)
+    assert prices is not None
+    useful = useful_contents(split, groups, prices, ceiling_s)
+    check_held(best, tables, groups, useful)
+    model = PatternModel(tables, ceiling_s, *kept, groups, useful)
+    solved = relaxed(model, cuts, branch)
+    assert solved.bound <= best.simulated_s
+    check_held(best, tables, groups, model.affordable(solved, ceiling_s))
+
+
+def relaxed(model: SplitModel, cuts: list[PathCut], branch: Branch) -> Solved:
+    model.restrict_layers(branch.low, branch.high)
+    for cut in cuts:
+        rows = (cut.forward, cut.backward, cut.weight_gradient, cut.hop_forward, cut.hop_backward)
+        model.add_cut(PathCounts(*(np.array(row, dtype=np.int64) for row in rows)), cut.end_stage)
+    solved = model.relax(time_limit_s=LIMIT_S)
+    assert not solved.infeasible
+    return solved
+
+
+def check_held(best: Optimum, tables: CostTables, groups: list[Group], contents: list[IntArray]) -> None:
+    for group, listed in zip(groups, contents, strict=True):
+        known = {tuple(int(count) for count in row) for row in listed}
+        for node in group.nodes:
+            held = tuple(stage.count(int(node)) for stage in best.placement)
+            assert held in known, (group, held)
+
+
 def check(seed: int, questions: int | None) -> None:
     """All bounds of one instance, or some of the questions."""
     rng = np.random.default_rng(seed)
@@ -98,6 +144,8 @@ def check(seed: int, questions: int | None) -> None:
         return
     assert floor_bound_s(tables) <= best.simulated_s
     check_layers(tables, best)
+    for groups in partitions(tables, rng)[1:]:
+        check_contents(tables, best, groups)
     asked = [(groups, factor) for groups in partitions(tables, rng) for factor in CEILINGS]
     if questions is not None:
         asked = [asked[i] for i in rng.choice(len(asked), questions, replace=False)]
