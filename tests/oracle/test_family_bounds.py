@@ -34,8 +34,18 @@ from pipette_milp.solvers.pattern_model import PatternModel
 from pipette_milp.solvers.patterns import Prices, useful_contents
 from pipette_milp.solvers.split_model import SplitModel
 from pipette_milp.solvers.time_unit import in_unit
-from tests.oracle.tiny_tables import Optimum, exhaustive, layer_splits
-from tests.oracle.varied_tables import varied_tables
+from tests.oracle.tiny_tables import Optimum, exhaustive, layer_splits, random_tables
+from tests.oracle.varied_tables import (
+    Feature,
+    busy_cards,
+    large_embedding,
+    long_hops,
+    long_rings,
+    mixed_inside,
+    pods,
+    slow_inside,
+    varied_tables,
+)
 
 ROUNDING = 1e-9
 """What a bound may lie above the optimum: order of additions."""
@@ -48,6 +58,21 @@ SLOW_INSTANCES = 2000
 QUESTIONS = 3
 """Pairs of partition and ceiling asked of each instance in the normal run."""
 LIMIT_S = 60.0
+TOGETHER: tuple[tuple[Feature, ...], ...] = (
+    (slow_inside, long_rings),
+    (pods, large_embedding),
+    (busy_cards, long_rings),
+    (mixed_inside, long_hops),
+)
+SHARED_SHAPES = (
+    # a stage fits on one node, and need not be there
+    (1, 2, 1, 3, (2, 1, 2)),
+    (1, 3, 1, 3, (3, 1, 2)),
+    (2, 2, 1, 3, (2, 2, 2)),
+    (2, 2, 1, 2, (4, 4)),
+    (2, 2, 1, 4, (1, 1, 1, 1)),
+    (2, 3, 1, 2, (4, 4)),
+)
 
 
 def random_partition(tables: CostTables, rng: np.random.Generator) -> list[Group]:
@@ -138,7 +163,10 @@ def check_held(best: Optimum, tables: CostTables, groups: list[Group], contents:
 def check(seed: int, questions: int | None) -> None:
     """All bounds of one instance, or some of the questions."""
     rng = np.random.default_rng(seed)
-    tables = varied_tables(rng)
+    check_tables(varied_tables(rng), rng, questions)
+
+
+def check_tables(tables: CostTables, rng: np.random.Generator, questions: int | None) -> None:
     best = exhaustive(tables)
     if best is None:
         return
@@ -162,6 +190,16 @@ def check(seed: int, questions: int | None) -> None:
 def test_bounds(first: int) -> None:
     for seed in range(first, first + 10):
         check(seed, QUESTIONS)
+
+
+@pytest.mark.parametrize("features", TOGETHER, ids=lambda those: "_and_".join(one.__name__ for one in those))
+def test_features_that_decide_together(features: tuple[Feature, ...]) -> None:
+    for seed, shape in enumerate(SHARED_SHAPES):
+        rng = np.random.default_rng(seed)
+        tables = random_tables(rng, shape)
+        for feature in features:
+            tables = feature(tables, rng)
+        check_tables(tables, rng, QUESTIONS)
 
 
 @pytest.mark.slow
