@@ -39,6 +39,11 @@ EXACT_DEPTH = 4
 SEARCH_SHARE = 0.4
 """Share of worker time spent on local search while bounds are still open."""
 SEARCH_SLICE_S = 2.0
+BUILD_DEPTH = 2
+BUILD_LIMIT_S = 10.0
+BUILD_GAIN = 1e-3
+"""Once a family that could still win was searched, the pattern model is asked for contents that would beat
+the incumbent by this much: what it finds is a start that exchanges of cells do not reach."""
 POLISH_ITERATIONS = 400
 """Moves of local search on what a relaxation found, before its family is searched in slices as others are."""
 POLISH_SHARE = 0.1
@@ -74,6 +79,7 @@ class _Run:
     """Per family what earlier answers proved about parts of it."""
     depth: IntArray = field(init=False)
     searched_s: np.ndarray = field(init=False)
+    built: np.ndarray = field(init=False)
     settled: np.ndarray = field(init=False)
     """Whether the exact model answered the family's question of now; its bound may be short of the ceiling by
     the solver's tolerance."""
@@ -81,6 +87,7 @@ class _Run:
     def __post_init__(self) -> None:
         self.depth = np.zeros(len(self.state.families), dtype=np.int64)
         self.searched_s = np.zeros(len(self.state.families))
+        self.built = np.zeros(len(self.state.families), dtype=bool)
         self.settled = np.zeros(len(self.state.families), dtype=bool)
         self.rng = np.random.default_rng(self.state.limits.seed)
 
@@ -167,24 +174,15 @@ class _Run:
             if depth == EXACT_DEPTH and tables.pipeline * tables.data * tables.num_nodes**2 > EXACT_ARCS:
                 self.depth[family] += 1
                 continue
-            scale = float(state.scale[family])
-            limit = min(DEPTH_LIMITS_S[depth], state.time_left_s)
-            arguments = {
-                "depth": depth,
-                "ceiling_s": ceiling / scale if math.isfinite(ceiling) else 1e9,
-                "time_limit_s": limit,
-                "seed": int(self.rng.integers(2**31)),
-                "known": state.best[family],
-                "lower_s": float(state.lower[family]) / scale,
-                "branches_s": self.branches_s.get(family, {}),
-            }
-            return Job(bound_job, family, arguments, limit, tag="bound")
+            return self.bound_job(family, depth, ceiling, DEPTH_LIMITS_S[depth], tag="bound")
         return None
 
     def next_search(self, busy: set[int]) -> Job | None:
         """A family whose bound leaves room and whose plan is near, little searched so far."""
         state = self.state
-        open_ = (state.lower < self.ceiling_s) & np.isfinite(state.best_s) & ~self.settled
+        # what a coarse question closed may still hold the best plan
+        could_win = state.lower < state.incumbent_s * (1 - self.finest_gap)
+        open_ = could_win & np.isfinite(state.best_s)
         candidates = [int(k) for k in np.flatnonzero(open_) if int(k) not in busy]
         if not candidates:
             return None
@@ -195,6 +193,10 @@ class _Run:
             return float(promise / state.incumbent_s + 0.004 * self.searched_s[k])
 
         family = min(candidates, key=merit)
+        if self.searched_s[family] > 0 and not self.built[family]:
+            self.built[family] = True
+            ceiling = state.incumbent_s * (1 - max(BUILD_GAIN, self.finest_gap / 2))
+            return self.bound_job(family, BUILD_DEPTH, ceiling, BUILD_LIMIT_S, tag="build")
         limit = min(SEARCH_SLICE_S, state.time_left_s)
         arguments = {
             "start": state.best[family],
@@ -203,10 +205,26 @@ class _Run:
         }
         return Job(search_job, family, arguments, limit, tag="search")
 
+    def bound_job(self, family: int, depth: int, ceiling_s: float, limit_s: float, tag: str) -> Job:
+        """Ask a family at a depth whether it has a plan below a (scaled) ceiling."""
+        state = self.state
+        scale = float(state.scale[family])
+        limit = min(limit_s, state.time_left_s)
+        arguments = {
+            "depth": depth,
+            "ceiling_s": ceiling_s / scale if math.isfinite(ceiling_s) else 1e9,
+            "time_limit_s": limit,
+            "seed": int(self.rng.integers(2**31)),
+            "known": state.best[family],
+            "lower_s": float(state.lower[family]) / scale,
+            "branches_s": self.branches_s.get(family, {}),
+        }
+        return Job(bound_job, family, arguments, limit, tag=tag)
+
     # ------------------------------------------------------------------ what came
     def take(self, done: Done) -> None:
         state, family = self.state, done.job.family
-        if done.job.tag == "search":
+        if done.job.tag != "bound":
             self.search_s += done.wall_s
             self.searched_s[family] += done.wall_s
         else:
