@@ -61,9 +61,7 @@ def hint() -> str | None:
     if AVAILABLE or os.environ.get("PIPETTE_NO_NUMBA"):
         return None
     if importlib.util.find_spec("numba") is None:
-        return (
-            "the search runs without compiled kernels: pip install 'pipette_milp[fast]' makes it faster"
-        )
+        return "the search runs without compiled kernels: pip install 'pipette_milp[fast]' makes it faster"
     return (
         "the search runs without compiled kernels: `python -m pipette_milp.warm_up`, once, half a minute, "
         "makes it faster"

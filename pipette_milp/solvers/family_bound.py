@@ -24,7 +24,7 @@ from pipette_milp.solvers.groups import one_group
 from pipette_milp.solvers.highs import NOTHING, SAFETY, Solved
 from pipette_milp.solvers.pattern_model import PatternModel, Relaxed
 from pipette_milp.solvers.patterns import Prices, TooManyPatternsError, useful_contents
-from pipette_milp.solvers.relaxed import BestLinks, best_hop_s, best_ring_s
+from pipette_milp.solvers.relaxed import BestLinks, best_hop_s, best_ring_s, tail_floor_s
 from pipette_milp.solvers.split_model import SplitModel
 from pipette_milp.solvers.time_unit import in_unit
 
@@ -97,18 +97,6 @@ def floor_bound_s(tables: CostTables) -> float:
     return (
         max(busiest + float(exposed.min()), once + last_busy + float(exposed.min())) + tail_floor_s(tables)
     ) * (1 - SAFETY)
-
-
-def tail_floor_s(tables: CostTables) -> float:
-    """What follows the synchronisation in the best case."""
-    chunks, pipeline = tables.configuration.virtual_stages, tables.pipeline
-    low = tables.min_layers.reshape(chunks, pipeline).sum(axis=0)
-    step = tables.optimizer_layer_s * low + tables.optimizer_extra_s
-    if tables.gather_exposed:
-        links = BestLinks.of(tables)
-        sent = tables.gather.bytes_per_layer * low + tables.gather.bytes_extra
-        step = step + best_ring_s(tables, links, tables.gather, sent)
-    return float(step.max()) + tables.fixed_s
 
 
 def tightened_layers(tables: CostTables, ceiling_s: float) -> tuple[IntArray, IntArray] | None:
@@ -266,7 +254,7 @@ def _bound_in_unit(
         low = np.maximum(low, tables.total_layers - (high.sum() - high))
         split = SplitModel(tables, ceiling_s, low, high)
         cuts.repeat(split)
-    opened = search.relax_all(split, busiest_branches(tables, low, high))
+    opened = search.relax_all(split, busiest_branches(tables, low, high), timed=bool(groups))
     if not groups or search.late or not opened:
         return search.answer(opened)
     try:
@@ -353,7 +341,15 @@ class _Search:
             least.bound_s, False, layers, relaxed, branches_s=self.proven, exhausted=not self.late
         )
 
-    def relax_all(self, model: SplitModel, branches: list[Branch]) -> list[_Open]:
+    def timed(self, model: SplitModel, branch: Branch, prices: Prices) -> Prices:
+        """Prices with the least end of every stage and the least start of the step in a branch."""
+        self.cuts.busiest(model, branch)
+        left = max(0.01, self.deadline - time.monotonic())
+        ends = [model.least(int(column), time_limit_s=left) for column in model.finish]
+        start_s = max(0.0, model.least(model.step_start, time_limit_s=left))
+        return replace(prices, start_s=start_s, finish_s=np.maximum(0.0, ends))
+
+    def relax_all(self, model: SplitModel, branches: list[Branch], *, timed: bool = False) -> list[_Open]:
         """The branches that a relaxation leaves open, with their bounds; the least bounds first."""
         floor = floor_bound_s(model.tables)
         opened = []
@@ -367,6 +363,8 @@ class _Search:
             if bound >= self.ceiling_s:
                 continue
             prices = Prices.of(model, solved) or Prices.free(model, bound)
+            if timed:
+                prices = self.timed(model, branch, prices)
             contents = model.affordable(solved, self.ceiling_s) if isinstance(model, PatternModel) else []
             opened.append(_Open(bound, branch, prices, contents))
         return opened
@@ -480,6 +478,27 @@ class _Cuts:
             # the busiest stage shows in the way back to stage 0; the other ends matter once it is settled
             for end in self.ends if k == 0 else self.ends[:1]:
                 self._add(model, _pick(counts, k, int(end)), int(end))
+
+    def busiest(self, model: SplitModel, branch: Branch) -> None:
+        """Into this model only: paths to every end with the branch's stage the busiest."""
+        tables = self.tables
+        forward, backward, weight = stage_times(tables, np.maximum(branch.low, 1))
+        virtual = tables.num_virtual_stages
+        hop = best_hop_s(tables, BestLinks.of(tables)) if virtual > 1 else 0.0
+        hops = np.full((1, virtual - 1), hop)
+        busy = 1.0 + (np.arange(virtual) == branch.key[0])
+        weights = None if weight is None else (weight * busy)[None]
+        counts = path_counts_batch(
+            self.evaluator.graph,
+            (forward * busy)[None],
+            (backward * busy)[None],
+            hops,
+            hops,
+            self.ends,
+            weights,
+        )
+        for end in self.ends:
+            model.add_cut(_pick(counts, 0, int(end)), int(end))
 
     def repeat(self, model: SplitModel) -> None:
         """All cuts known so far into another model of the family."""

@@ -133,6 +133,27 @@ class Model:
             np.array(solution.row_dual),
         )
 
+    def least(self, index: int, *, time_limit_s: float) -> float:
+        """A safe lower bound of one variable in the relaxation solved last; -inf if there is none."""
+        import highspy
+
+        highs = self._relaxation
+        if highs is None:
+            return -float("inf")
+        for column, cost in enumerate(self._cost):
+            if cost:
+                highs.changeColCost(column, 0.0)
+        highs.changeColCost(index, 1.0)
+        highs.setOptionValue("time_limit", highs.getRunTime() + max(0.01, time_limit_s))
+        highs.run()
+        solved = highs.getModelStatus() == highspy.HighsModelStatus.kOptimal
+        value = _safe(float(highs.getInfo().objective_function_value)) if solved else -float("inf")
+        highs.changeColCost(index, self._cost[index])
+        for column, cost in enumerate(self._cost):
+            if cost:
+                highs.changeColCost(column, cost)
+        return value
+
     def minimise(self, *, time_limit_s: float, gap: float) -> Solved:
         """Minimise with integrality, one thread; stops at the relative ``gap``."""
         import highspy
@@ -143,6 +164,11 @@ class Model:
         highs.run()
         status = highs.getModelStatus()
         kinds = highspy.HighsModelStatus
+        if status not in (kinds.kInfeasible, kinds.kOptimal, kinds.kTimeLimit):
+            # HiGHS 1.16 ends some of these with "solve error" after presolve and solves them without
+            highs.setOptionValue("presolve", "off")
+            highs.run()
+            status = highs.getModelStatus()
         if status == kinds.kInfeasible:
             return Solved(True, float("inf"), None)
         if status not in (kinds.kOptimal, kinds.kTimeLimit):

@@ -11,6 +11,7 @@ from pipette_milp.arrays import Array, IntArray
 from pipette_milp.cost.tables import CostTables
 from pipette_milp.solvers.group_links import Group, GroupLinks
 from pipette_milp.solvers.highs import Solved
+from pipette_milp.solvers.relaxed import tail_floor_s
 from pipette_milp.solvers.split_model import SplitModel
 
 MOST_LISTED = 600_000
@@ -67,6 +68,10 @@ class Prices:
     hop_backward: Array
     load: Array
     """[p] seconds of T per second of what a ring needs for its bytes"""
+    start_s: float = 0.0
+    """Least start of the optimiser step."""
+    finish_s: Array | None = None
+    """[p] least end of each stage's last task; None for 0."""
 
     @classmethod
     def of(cls, model: SplitModel, solved: Solved) -> Prices | None:
@@ -112,7 +117,10 @@ def useful_contents(
             per_slots[group.slots] = node_contents(tables, group.slots)
         listed = per_slots[group.slots]
         lift = _ring_lift(model, links, prices, g, listed) + _hop_lift(model, links, prices, g, listed)
-        kept = listed[lift <= slack * (1 + 1e-9) + 1e-12]
+        kept = listed[
+            (lift <= slack * (1 + 1e-9) + 1e-12)
+            & (_least_with_rings(model, links, prices, g, listed) <= ceiling_s * (1 + 1e-9))
+        ]
         if len(kept) > MOST_KEPT:
             raise TooManyPatternsError
         useful.append(kept)
@@ -142,20 +150,55 @@ def _by_count(links: GroupLinks, sent: float, g: int, crossing: IntArray, *, sen
     return np.asarray(table[crossing])
 
 
+def _card_load(model: SplitModel, links: GroupLinks, g: int, partial: IntArray) -> Array:
+    """[P] least seconds a card of the group needs for the rings on it."""
+    tables, ring = model.tables, model.base
+    # the rings on the card have at least what the other stages cannot take
+    layers = np.maximum(
+        partial @ model.low_of_stage, tables.total_layers - (1 - partial) @ model.high_of_stage
+    )
+    least = ring.bytes_per_layer * layers + partial @ ring.bytes_extra
+    return np.asarray(tables.tensor * least / links.card[g])
+
+
+def _least_with_rings(
+    model: SplitModel, links: GroupLinks, prices: Prices, g: int, listed: IntArray
+) -> Array:
+    """[P] least T of a plan in which some node has the content.
+
+    A stage on it ends, its ring shares the card, the step follows; or all stages end, and the gather of a stage
+    on it shares the card.
+    """
+    tables = model.tables
+    least = np.zeros(len(listed))
+    if not model.load_rows:
+        return least
+    partial = ((listed > 0) & (listed < tables.data)).astype(np.int64)
+    load = _card_load(model, links, g, partial)
+    tail = tail_floor_s(tables)
+    step = tables.optimizer_layer_s * model.low_of_stage + tables.optimizer_extra_s
+    sync, gather = model.proportion(tables.sync), model.proportion(tables.gather)
+    for s in range(tables.pipeline):
+        finish = 0.0 if prices.finish_s is None else float(prices.finish_s[s])
+        by_sync = finish + model.exposed_share(tables.sync, s) * sync * load + tail
+        by_gather = prices.start_s + float(step[s]) + gather * load + tables.fixed_s
+        if not tables.gather_exposed:
+            by_gather = np.zeros(len(listed))
+        least = np.maximum(least, np.where(partial[:, s] > 0, np.maximum(by_sync, by_gather), 0.0))
+    return least
+
+
 def _ring_lift(model: SplitModel, links: GroupLinks, prices: Prices, g: int, listed: IntArray) -> Array:
     """[P] least increase of T by the rings that share the node's card."""
     tables, ring = model.tables, model.base
     lift = np.zeros(len(listed))
     if not model.load_rows:
         return lift
-    partial = (listed > 0) & (listed < tables.data)
+    partial = ((listed > 0) & (listed < tables.data)).astype(np.int64)
     high = ring.bytes_per_layer * model.high_of_stage + ring.bytes_extra
-    # the rings on the card have at least what the other stages cannot take
-    layers = np.maximum(partial @ model.low_of_stage, tables.total_layers - (~partial) @ model.high_of_stage)
-    least = ring.bytes_per_layer * layers + partial @ ring.bytes_extra
-    loaded = tables.tensor * least / links.card[g]
+    loaded = _card_load(model, links, g, partial)
     own = high * max(model.across_rate, 1.0 / model.best.local_bytes_per_s)
     for s in range(tables.pipeline):
         gain = prices.load[s] * np.maximum(0.0, loaded - own[s])
-        lift += np.where(partial[:, s], gain, 0.0)
+        lift += np.where(partial[:, s] > 0, gain, 0.0)
     return lift

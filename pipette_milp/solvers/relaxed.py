@@ -104,3 +104,15 @@ def best_embedding_s(tables: CostTables, links: BestLinks) -> float:
     if links.most_slots >= 2:
         best = min(best, local_s(links, tables.embedding_bytes))
     return best + tables.embedding_latency_s
+
+
+def tail_floor_s(tables: CostTables) -> float:
+    """What follows the synchronisation in the best case."""
+    chunks, pipeline = tables.configuration.virtual_stages, tables.pipeline
+    low = tables.min_layers.reshape(chunks, pipeline).sum(axis=0)
+    step = tables.optimizer_layer_s * low + tables.optimizer_extra_s
+    if tables.gather_exposed:
+        links = BestLinks.of(tables)
+        sent = tables.gather.bytes_per_layer * low + tables.gather.bytes_extra
+        step = step + best_ring_s(tables, links, tables.gather, sent)
+    return float(step.max()) + tables.fixed_s

@@ -6,13 +6,14 @@ Variables
     U[s]        seconds the ring of stage s needs for its bytes  >= 0
     A[s], G[s]  gradient synchronisation, parameter gather       >= 0
     e           embedding exchange                               >= 0
+    E[s]        end of stage s's last task, mean over replicas   >= 0
     S, R, T     step start, slowest optimiser and gather, iteration
 
 Constraint families (function that adds it)
     1  layers add up, memory of every stage                                  `_layers`
     2  U of a ring's own bytes on the best card; A and G follow from U        `_own_rings`
-    3  R >= optimiser + G; T >= S + R + fixed                                 `_tail`
-    4  S >= path cut with mean hops + A + e, for every cut                    `add_cut`
+    3  S >= E + A (+ e after the ends); R >= optimiser + G; T >= S + R + fixed  `_tail`
+    4  E >= path cut with mean hops, for every cut                            `add_cut`
 
 Valid because every path cut holds for each replica, hence for the mean over replicas, and every duration is
 bounded from below (formulation, section 3). `pipette_milp.solvers.pattern_model` adds the placement.
@@ -68,6 +69,7 @@ class SplitModel(Model):
         best_hop = best_hop_s(tables, self.best) if boundaries else 0.0
         self.hop_forward = self.columns(boundaries, best_hop, INFINITY)
         self.hop_backward = self.columns(boundaries, best_hop, INFINITY)
+        self.finish = self.columns(stages, 0.0, ceiling_s)
         self.load = self.columns(stages, 0.0, INFINITY)
         self.sync = self.columns(stages, 0.0, INFINITY)
         self.gather = self.columns(stages, 0.0, INFINITY)
@@ -123,6 +125,10 @@ class SplitModel(Model):
         """Share of a ring's time that is exposed on every placement: the last bucket."""
         return 1.0 / self.tables.sync_buckets if ring is self.tables.sync and stage == 0 else 1.0
 
+    def proportion(self, ring: Ring) -> float:
+        """Least bytes of a ring per byte of the one that U is counted for; 0 where it sends nothing."""
+        return _proportion(ring, self.base) if _sends(ring) else 0.0
+
     @property
     def across_rate(self) -> float:
         """Seconds per byte of a ring over several nodes with nothing else on its best card."""
@@ -174,6 +180,9 @@ class SplitModel(Model):
     def _tail(self) -> None:
         tables = self.tables
         for s in range(tables.pipeline):
+            exchange = [(self.exchange, -1.0)] if s in (0, tables.pipeline - 1) else []
+            ends = [(int(self.finish[s]), -1.0), (int(self.sync[s]), -1.0), *exchange]
+            self.row([(self.step_start, 1.0), *ends], at_least=0.0)
             own = [(int(j), -tables.optimizer_layer_s) for j in self.layers[s :: tables.pipeline]]
             self.row(
                 [(self.slowest_step, 1.0), (int(self.gather[s]), -1.0), *own],
@@ -198,15 +207,12 @@ class SplitModel(Model):
             + backward @ tables.backward_extra_s
             + weight @ tables.weight_gradient_extra_s
         )
-        terms = [(self.step_start, 1.0), (int(self.sync[end_stage]), -1.0)]
-        if end_stage in (0, tables.pipeline - 1):
-            terms.append((self.exchange, -1.0))
         many = [
             (self.layers, -per_layer),
             (self.hop_forward, -counts.hop_forward.astype(float)),
             (self.hop_backward, -counts.hop_backward.astype(float)),
         ]
-        self.row(terms, many, at_least=float(constant))
+        self.row([(int(self.finish[end_stage]), 1.0)], many, at_least=float(constant))
 
     def restrict_layers(self, low: IntArray, high: IntArray) -> None:
         """Narrower bounds of the layers than those the model was built with."""

@@ -22,7 +22,7 @@ GROUPS = (
 """From the base outwards. A module may import what stands before it, in its own group or an earlier one."""
 
 RANK = {name: rank for rank, name in enumerate(name for group in GROUPS for name in group)}
-FACADE = {"__init__", "__main__"}
+FACADE = {"__init__", "__main__", "warm_up"}
 """The public names at the top, which are resolved on first use."""
 
 
