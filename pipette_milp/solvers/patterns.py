@@ -166,8 +166,8 @@ def _least_with_rings(
 ) -> Array:
     """[P] least T of a plan in which some node has the content.
 
-    A stage on it ends, its ring shares the card, the step follows; or all stages end, and the gather of a stage
-    on it shares the card.
+    A stage on it ends, its ring shares the card, the step follows; or all stages end, and the gather of a
+    stage on it shares the card.
     """
     tables = model.tables
     least = np.zeros(len(listed))
