@@ -118,15 +118,11 @@ def embedding_time(tables: CostTables, node_of_cell: IntArray) -> float:
     once."""
     if tables.embedding_bytes <= 0:
         return 0.0
-    slowest = 0.0
-    out = np.zeros(tables.data)
     first, last = node_of_cell[0], node_of_cell[-1]
-    for source, target in ((first, last), (last, first)):
-        _embedding_times(
-            source, target, first, last, tables.embedding_bytes, float(tables.tensor), *_links(tables), out
-        )
-        slowest = max(slowest, float(out.max()))
-    return slowest + tables.embedding_latency_s
+    source, target = np.concatenate([first, last]), np.concatenate([last, first])
+    times = np.zeros(2 * tables.data)
+    _flow_times(source, target, tables.embedding_bytes, float(tables.tensor), *_links(tables), times)
+    return float(times.max()) + tables.embedding_latency_s
 
 
 def _links(tables: CostTables) -> tuple[Array, Array, Array, Array, float, Array, Array]:
@@ -174,49 +170,6 @@ def _flow_times(
                     same += 1
             if e == b:
                 entering += 1
-        load = ranks * sent_bytes
-        time = sent_bytes / port
-        time = max(time, same * load / pair[a, b])
-        time = max(time, leaving * load / egress[a])
-        time = max(time, entering * load / ingress[b])
-        out[z] = latency[a, b] + time
-
-
-@compiled
-def _embedding_times(
-    source: IntArray,
-    target: IntArray,
-    first: IntArray,
-    last: IntArray,
-    sent_bytes: float,
-    ranks: float,
-    latency: Array,
-    pair: Array,
-    egress: Array,
-    ingress: Array,
-    port: float,
-    local: Array,
-    local_latency: Array,
-    out: Array,
-) -> None:
-    """As `_flow_times`, for exchanges: both directions of every pair load the network at once."""
-    replicas = source.shape[0]
-    for z in range(replicas):
-        a, b = source[z], target[z]
-        if a == b:
-            out[z] = local_latency[a] + sent_bytes / local[a]
-            continue
-        leaving, entering, same = 0, 0, 0
-        for other in range(replicas):
-            for c, e in ((first[other], last[other]), (last[other], first[other])):
-                if c == e:
-                    continue
-                if c == a:
-                    leaving += 1
-                    if e == b:
-                        same += 1
-                if e == b:
-                    entering += 1
         load = ranks * sent_bytes
         time = sent_bytes / port
         time = max(time, same * load / pair[a, b])
