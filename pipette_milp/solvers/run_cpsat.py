@@ -30,6 +30,8 @@ def solve_cpsat(problem: JointProblem, options: SolveOptions, listener: Listener
     built = cpsat.build(problem)
     solver = cp_model.CpSolver()
     parameters = solver.parameters
+    # CP-SAT would take over SIGINT and leave the default action behind: in this process the caller answers it
+    parameters.catch_sigint_signal = False
     parameters.max_time_in_seconds = max(0.0, options.time_limit_s - (time.monotonic() - began))
     parameters.num_workers = options.threads
     parameters.random_seed = options.seed

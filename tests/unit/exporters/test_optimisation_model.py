@@ -58,6 +58,7 @@ def test_cp_sat_reads_its_file_and_agrees(tmp_path: Path) -> None:
     assert model.proto.parse_text_format(path.read_text())
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
+    solver.parameters.catch_sigint_signal = False
     assert solver.solve(model) == cp_model.OPTIMAL
     lp_path, lp_about = written("lp", tmp_path)
     seconds = solver.objective_value * about["seconds_per_unit_of_objective"]

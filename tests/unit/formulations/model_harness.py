@@ -63,6 +63,7 @@ class CpSatHarness:
             self.built.model.minimize(self.variable(name, key, family))
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = 1
+        solver.parameters.catch_sigint_signal = False
         if solver.solve(self.built.model) == cp_model.INFEASIBLE:
             return None
         return solver.objective_value * self.built.tick_s

@@ -61,6 +61,7 @@ def test_the_symmetry_rows_keep_it() -> None:
         built = cpsat.build(JointProblem((tables,), (1.0,), 1.0, start=start), only)
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = 1
+        solver.parameters.catch_sigint_signal = False
         solver.parameters.fix_variables_to_their_hinted_value = True
         assert solver.solve(built.model) == cp_model.OPTIMAL, seed
 
