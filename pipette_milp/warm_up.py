@@ -57,8 +57,6 @@ def _run_everything() -> None:
     for tables in enumerate_space(CostModel.of(load_instance(_instance()))).families:
         evaluator = Evaluator(tables)
         start = greedy(evaluator)
-        if start is None:
-            continue
         durations = evaluator.durations(start)
         simulated_s(evaluator.graph, durations)
         simulate(evaluator.graph, durations)

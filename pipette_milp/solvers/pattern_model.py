@@ -251,7 +251,6 @@ class PatternModel(SplitModel):
             short = needed > x[pair.product] + PAIR_TOLERANCE or share > x[pair.share] + PAIR_TOLERANCE
             if share > 0.0 and short:
                 self._add_pair(self._pairs_left.pop((s, r)))
-                self.met.append((s, r))
                 added += 1
         return added
 
@@ -262,6 +261,7 @@ class PatternModel(SplitModel):
                 self._add_pair(self._pairs_left.pop(pair))
 
     def _add_pair(self, pair: _Pair) -> None:
+        self.met.append((pair.stage, pair.other))
         tables, data = self.tables, float(self.tables.data)
         many = []
         for g, content in enumerate(self.contents):

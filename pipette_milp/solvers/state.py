@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pipette_milp.arrays import Array
 from pipette_milp.cost.build import CostModel
 from pipette_milp.cost.tables import CostTables
 from pipette_milp.search_space import SearchSpace
@@ -159,8 +158,3 @@ def describe(tables: CostTables) -> str:
     options += [f"{c.data_sharding} sharded"] if c.data_sharding != "none" else []
     options += [f"{c.recompute} recompute"] if c.recompute != "none" else []
     return " ".join([text, *options])
-
-
-def finite_or_none(values: Array) -> list[float | None]:
-    """For files: inf becomes None."""
-    return [float(v) if math.isfinite(v) else None for v in values]
