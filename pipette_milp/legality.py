@@ -78,12 +78,18 @@ def tensor_refusal(costs: CostModel, tensor: int) -> str | None:
         return f"tensor degree {tensor} exceeds the {largest} GPUs of a node (aligned groups stay inside one)"
     if model.attention_heads % tensor:
         return f"{model.attention_heads} heads are no multiple of tensor degree {tensor}"
-    if tensor <= model.kv_heads and model.kv_heads % tensor:
-        return f"{model.kv_heads} key/value heads are no multiple of tensor degree {tensor}"
-    if tensor > model.kv_heads and tensor % model.kv_heads:
-        return f"tensor degree {tensor} is no multiple of the {model.kv_heads} key/value heads"
-    if model.ffn_hidden_size % tensor:
-        return f"MLP width {model.ffn_hidden_size} is no multiple of tensor degree {tensor}"
+    if model.mla is None:  # latent attention has as many keys and values as queries
+        if tensor <= model.kv_heads and model.kv_heads % tensor:
+            return f"{model.kv_heads} key/value heads are no multiple of tensor degree {tensor}"
+        if tensor > model.kv_heads and tensor % model.kv_heads:
+            return f"tensor degree {tensor} is no multiple of the {model.kv_heads} key/value heads"
+    kinds = costs.transformer.layer_kinds
+    widths = {"MLP": model.ffn_hidden_size} if "dense" in kinds else {}
+    if model.moe is not None:
+        widths |= {"expert": model.moe.ffn_hidden_size, "shared expert": model.moe.shared_ffn_hidden_size}
+    for name, width in widths.items():
+        if width % tensor:
+            return f"{name} width {width} is no multiple of tensor degree {tensor}"
     return None
 
 

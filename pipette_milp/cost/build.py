@@ -13,6 +13,7 @@ from pipette_milp.cost import communication
 from pipette_milp.cost.compute import ELEMENT_BYTES, HOST_OVERHEAD_PER_TASK_S, ComputeModel, TaskTime
 from pipette_milp.cost.memory import MemoryModel, StageMemory
 from pipette_milp.cost.tables import CostTables
+from pipette_milp.errors import InputError, Problem
 from pipette_milp.schedules import get_schedule
 from pipette_milp.schema.instance import Instance
 from pipette_milp.schema.plan import Configuration
@@ -50,6 +51,8 @@ class CostModel:
         Raises:
             InputError: the cluster has unmeasured links or no usable GPU.
         """
+        if instance.model.moe is not None:
+            raise InputError(Problem("model.moe", "not supported yet: costs of a mixture of experts"))
         return cls(instance, Cluster.of(instance), Transformer(instance.model))
 
     @cached_property

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from pipette_milp.schema.model_parts import LatentAttention, MixtureOfExperts
 from pipette_milp.schema.plan import FrozenModel
-from pipette_milp.schema.quantities import Count, Flag, unsupported
+from pipette_milp.schema.quantities import Count, Flag
+from pipette_milp.schema.strict import problems_error
 
 PositionEmbedding = Literal["learned", "rope", "none"]
 Normalization = Literal["layernorm", "rmsnorm"]
 
 
 class ModelSection(FrozenModel):
-    """A decoder-only transformer of equal dense layers.
+    """A decoder-only transformer; layers are equal but for the experts that some of them have.
 
     ``vocab_size`` is the tokenizer's; padding to the tensor degree is the framework's affair.
     """
@@ -23,6 +25,7 @@ class ModelSection(FrozenModel):
     layers: Count
     hidden_size: Count
     ffn_hidden_size: Count
+    """Width of the MLP in layers without experts."""
     attention_heads: Count
     kv_heads: Count = Field(default=None, validate_default=True)
     """Default: ``attention_heads``."""
@@ -43,8 +46,8 @@ class ModelSection(FrozenModel):
     """Biases on the query, key and value projections only (Qwen2); implied by ``biases``."""
     qk_norm: Flag = False
     """A norm of ``head_dim`` weights on queries and one on keys (Qwen3)."""
-    moe: Annotated[None, unsupported(None, what="mixture of experts")] = None
-    mla: Annotated[None, unsupported(None, what="latent attention")] = None
+    moe: MixtureOfExperts | None = None
+    mla: LatentAttention | None = None
 
     # Defaults that follow from fields above. Where such a field is invalid itself, 1 stands in: the
     # section is refused for that field and not for this one.
@@ -85,4 +88,17 @@ class ModelSection(FrozenModel):
         sequence = info.data.get("sequence_length")
         if info.data.get("position_embedding") == "learned" and sequence is not None and value < sequence:
             raise ValueError(f"a learned table of {value} rows is shorter than sequence_length {sequence}")
+        return value
+
+    @field_validator("moe")
+    @classmethod
+    def _layers_exist(cls, value: MixtureOfExperts | None, info: ValidationInfo) -> MixtureOfExperts | None:
+        layers = info.data.get("layers")
+        if value is None or layers is None:
+            return value
+        if value.layers is not None and len(value.layers) != layers:
+            text = f"has {len(value.layers)} entries, expected one per layer, {layers}"
+            raise problems_error([(("layers",), text)])
+        if not any(value.has_experts(layer) for layer in range(layers)):
+            raise ValueError("no layer has experts: leave moe out")
         return value

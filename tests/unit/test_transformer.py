@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pipette_milp.layer_shapes import layer_matrices
 from pipette_milp.schema.model import ModelSection
 from pipette_milp.transformer import Transformer
 from tests.instance_cases import GPT, costs, preset_model
@@ -37,6 +38,94 @@ def preset(name: str) -> Transformer:
 def test_parameters_of_published_models(name: str, parameters: int) -> None:
     """Counts of the published checkpoints."""
     assert preset(name).parameters == parameters
+
+
+DEEPSEEK_V3 = {
+    "layers": 61, "hidden_size": 7168, "ffn_hidden_size": 18432, "attention_heads": 128,
+    "vocab_size": 129_280, "tied_embeddings": False, "gated_mlp": True, "biases": False,
+    "position_embedding": "rope", "normalization": "rmsnorm",
+    "moe": {"experts": 256, "top_k": 8, "ffn_hidden_size": 2048, "shared_ffn_hidden_size": 2048,
+            "router_bias": True, "first_dense_layers": 3},
+    "mla": {"q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+            "v_head_dim": 128},
+}  # fmt: skip
+QWEN3_235B = {
+    **{k: v for k, v in DEEPSEEK_V3.items() if k != "mla"},
+    "layers": 94, "hidden_size": 4096, "attention_heads": 64, "kv_heads": 4, "head_dim": 128,
+    "vocab_size": 151_936, "qk_norm": True, "moe": {"experts": 128, "top_k": 8, "ffn_hidden_size": 1536},
+}  # fmt: skip
+QWEN15_MOE = {
+    **{k: v for k, v in DEEPSEEK_V3.items() if k != "mla"},
+    "layers": 24, "hidden_size": 2048, "attention_heads": 16, "vocab_size": 151_936, "qkv_bias": True,
+    "moe": {"experts": 60, "top_k": 4, "ffn_hidden_size": 1408, "shared_ffn_hidden_size": 5632,
+            "shared_expert_gate": True},
+}  # fmt: skip
+MIXTRAL = {
+    **{k: v for k, v in DEEPSEEK_V3.items() if k != "mla"},
+    "layers": 32, "hidden_size": 4096, "attention_heads": 32, "kv_heads": 8, "vocab_size": 32_000,
+    "moe": {"experts": 8, "top_k": 2, "ffn_hidden_size": 14336},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("model", "parameters", "active"),
+    [
+        (DEEPSEEK_V3, 671_026_419_200, 37.5e9),
+        (QWEN3_235B, 235_093_634_560, 22.1e9),
+        (QWEN15_MOE, 14_315_784_192, 2.69e9),
+        (MIXTRAL, 46_702_792_704, 12.9e9),
+    ],
+)
+def test_parameters_of_published_mixtures(model: dict[str, Any], parameters: int, active: float) -> None:
+    """Counts of the published checkpoints (field cases H02, H08), and what their papers call active."""
+    counted = transformer(**model)
+    assert counted.parameters == parameters
+    forward = counted.model_flop_per_token / 3
+    matrices = forward - counted.model.layers * counted.attention_flop(1, causal=False)
+    embedding = counted.model.vocab_size * counted.model.hidden_size
+    assert matrices / 2 + embedding == pytest.approx(active, rel=0.01)
+
+
+@pytest.mark.parametrize(("tensor", "expert"), [(1, 1), (1, 8), (2, 4), (4, 64)])
+def test_ranks_share_experts_and_repeat_router_and_latents(tensor: int, expert: int) -> None:
+    counted = transformer(**DEEPSEEK_V3)
+    assert counted.layer_kinds == ("dense",) * 3 + ("moe",) * 58
+    routed = 256 * 3 * 7168 * 2048
+    assert counted.routed_parameters(tensor, "moe", expert) * tensor * expert == routed
+    assert counted.routed_parameters(tensor, "dense", expert) == 0
+    latents = 7168 * (1536 + 512 + 64) + 1536 + 512
+    repeated = latents + 2 * 7168 + 256 * 7168 + 256
+    rest = counted.layer_parameters(tensor, "moe", expert) - counted.routed_parameters(tensor, "moe", expert)
+    whole = counted.layer_parameters(1, "moe") - counted.routed_parameters(1, "moe")
+    assert (rest - repeated) * tensor == whole - repeated
+    flop = [
+        counted.layer_matrix_flop(tensor, "moe"),
+        sum(m.flop for m in layer_matrices(counted.model, tensor, "moe", expert)),
+    ]
+    assert flop[0] == pytest.approx(flop[1], rel=1e-12)  # equal loads: the expert degree does not matter
+
+
+def test_shared_expert_counts_once() -> None:
+    """A width of 5632 is four experts' worth, once per layer, plus a gate of 2048 weights (H08)."""
+    with_shared = transformer(**QWEN15_MOE)
+    moe = {"experts": 60, "top_k": 4, "ffn_hidden_size": 1408}
+    without = transformer(**{**QWEN15_MOE, "moe": moe})
+    assert with_shared.parameters - without.parameters == 24 * (3 * 2048 * 5632 + 2048)
+
+
+@pytest.mark.parametrize("tensor", [1, 4])
+def test_activations_of_a_layer_with_experts_and_latent_attention(tensor: int) -> None:
+    """What Megatron-LM keeps per token: norms in and out, latents in and out of their norms, queries, keys,
+    values and output of the attention, eight copies of the token for eight experts, their hidden layer."""
+    counted = transformer(**DEEPSEEK_V3)
+    h, heads, qk, v = 7168, 128, 192, 128
+    attention = 2 * heads * (2 * qk + 2 * v) + 4 * heads
+    experts = 8 * (2 * h + 3 * 2 * 2048) + 3 * 2 * 2048
+    latents = 4 * (1536 + 512)
+    expected = 8 * h + latents + 8 * 256 + (attention + experts) / tensor
+    assert activations(counted, tensor, flash=True, kind="moe") == pytest.approx(expected, rel=1e-14)
+    dense = 8 * h + latents + (attention + 3 * 2 * 18432) / tensor
+    assert activations(counted, tensor, flash=True) == pytest.approx(dense, rel=1e-14)
 
 
 @pytest.mark.parametrize(("tensor", "padded"), [(1, 151_680), (4, 152_064), (8, 152_576)])

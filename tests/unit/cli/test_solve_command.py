@@ -195,7 +195,7 @@ NETWORK = "cluster/network/inter_node/bandwidth"
         ({"cluster/exclude": {"nodes": ["node-000", "node-001"]}}, "leaves no GPU to use"),
         ({"training/global_batch_size": 0}, "training.global_batch_size[0]"),
         ({"model/layers": ...}, "model.layers: is required"),
-        ({"model/moe": {"experts": 8}}, "model.moe: not supported yet"),
+        ({"model/moe": {"experts": 8}}, "model.moe.top_k: is required"),
     ],
 )
 def test_bad_instances_exit_2_with_the_place(

@@ -192,8 +192,6 @@ def test_descriptive_detail_is_a_warning() -> None:
         ("cluster/node_types", {"box": {"gpus": ["A100", "H100"]}}),
         ("cluster/node_types", {"box": {"gpus": ["A100", 2], "scale_up": {"kind": "mesh", "latency": 1}}}),
         ("compute", {"kind": "profile", "entries": []}),
-        ("model/moe", {"experts": 8}),
-        ("model/mla", {"kv_lora_rank": 512}),
         ("training/precision", "fp8"),
         ("training/data_sharding", ["none", "parameters"]),
         ("training/data_sharding", "gradients"),
@@ -414,3 +412,50 @@ def test_instances_from_outside_load_and_round_trip() -> None:
         instance = load_instance(path)
         assert load_instance(instance.model_dump(mode="json")) == instance
         assert isinstance(instance, Instance)
+
+
+MOE = {"experts": 8, "top_k": 2, "ffn_hidden_size": 512}
+MLA = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "where", "says"),
+    [
+        ("model/moe", {"experts": 8}, "model.moe.top_k", "is required"),
+        ("model/moe", {**MOE, "top_k": 9}, "model.moe.top_k", "exceeds the 8 experts"),
+        ("model/moe", {**MOE, "experts": 8.0}, "model.moe.experts", "valid integer"),
+        ("model/moe", {**MOE, "expert": 8}, "model.moe.expert", 'did you mean "experts"'),
+        (
+            "model/moe",
+            {**MOE, "shared_expert_gate": True},
+            "model.moe.shared_expert_gate",
+            "no shared expert",
+        ),
+        ("model/moe", {**MOE, "layers": [1, 0]}, "model.moe.layers", "expected one per layer"),
+        ("model/moe", {**MOE, "layers": [2] * 48}, "model.moe.layers[0]", "less than or equal to 1"),
+        ("model/moe", {**MOE, "layers": [1], "layer_frequency": 2}, "model.moe.layers", "leave out either"),
+        ("model/moe", {**MOE, "first_dense_layers": 1000}, "model.moe", "no layer has experts"),
+        ("model/mla", {"kv_lora_rank": 512}, "model.mla.v_head_dim", "is required"),
+        ("model/mla", {**MLA, "q_lora_rank": 0}, "model.mla.q_lora_rank", "greater than or equal to 1"),
+    ],
+)
+def test_experts_and_latent_attention_that_cannot_be(path: str, value: Any, where: str, says: str) -> None:
+    assert says in problems(with_change(path, value))[where]
+
+
+@pytest.mark.parametrize(
+    ("fields", "with_experts"),
+    [
+        ({}, [0, 1, 2, 3]),
+        ({"first_dense_layers": 1}, [1, 2, 3]),
+        ({"layer_frequency": 2}, [0, 2]),
+        ({"first_dense_layers": 1, "layer_frequency": 2}, [2]),
+        ({"layers": [0, 1, 1, 0]}, [1, 2]),
+    ],
+)
+def test_layers_with_experts(fields: dict[str, Any], with_experts: list[int]) -> None:
+    model = load_instance(
+        with_change("model", {**small()["model"], "layers": 4, "moe": {**MOE, **fields}})
+    ).model
+    assert model.moe is not None
+    assert [layer for layer in range(4) if model.moe.has_experts(layer)] == with_experts
