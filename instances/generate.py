@@ -10,7 +10,8 @@ node pair, all cards together, row = sender:
 * ``base`` is the cards' line rate times 0.77, what one of four simultaneous flows attained of its card there;
 * ``fabric`` is the kind: ``flat`` 1 everywhere; ``pods`` 1 inside a pod of four nodes drawn at random,
   0.35 across (a spine with about a third of the leaf bandwidth); ``slow`` 0.5 on every link of the slow
-  nodes (a card lost); ``nominal`` has one figure for all pairs, 0.92 of the line rate, as ``init`` does.
+  nodes (a card lost); ``nominal`` has one figure for all pairs, 0.92 of the line rate, as ``init`` does;
+  ``groups`` has two nominal figures, inside pods of 32 consecutive nodes and between pods.
 
 Nothing here is measured; the files say so. Same seed, same files.
 """
@@ -37,6 +38,8 @@ ATTAINED_NOMINAL = 0.92
 ACROSS_PODS = 0.35
 SLOW = 0.5
 POD_SIZE = 4
+LARGE_POD = 32
+"""Nodes of a pod in the groups form: 256 GPUs, about the size of a rail-optimised block of leaf switches."""
 
 GPUS: dict[str, dict[str, Any]] = {
     "V100-SXM2-32GB": {
@@ -72,10 +75,11 @@ SHAPES = {
     "gpt-3.2b": (64, 1920, 24),
     "gpt-8.1b": (64, 3072, 24),
     "gpt-18b": (40, 6144, 48),
+    "gpt-175b": (96, 12288, 96),
     "gpt-tiny-6": (6, 1024, 16),
     "gpt-tiny-4": (4, 2048, 16),
 }
-"""Layers, hidden size, heads. The first three are shapes of the Pipette reference code."""
+"""Layers, hidden size, heads. The first four are shapes of the Pipette reference code."""
 
 
 def model(name: str, sequence_length: int) -> dict[str, Any]:
@@ -148,6 +152,22 @@ def instance(
         inter_node = {"bandwidth": f"{line_rate * ATTAINED_NOMINAL:.12g} GB/s", "latency": NETWORK_LATENCY}
         origin = (
             f"one nominal figure for all pairs: {ATTAINED_NOMINAL} of {cards} x {CARD_GB_PER_S[gpu]:g} GB/s"
+        )
+    elif kind == "groups":
+        card = CARD_GB_PER_S[gpu] * ATTAINED_NOMINAL
+        names = [f"node-{n:03d}" for n in range(nodes)]
+        within = line_rate * ATTAINED_NOMINAL
+        inter_node = {
+            "bandwidth": {
+                "groups": [names[n : n + LARGE_POD] for n in range(0, nodes, LARGE_POD)],
+                "within": f"{within:.12g} GB/s",
+                "between": f"{within * ACROSS_PODS:.12g} GB/s",
+            },
+            "latency": NETWORK_LATENCY,
+        }
+        origin = (
+            f"nominal: {ATTAINED_NOMINAL} of {cards} x {CARD_GB_PER_S[gpu]:g} GB/s inside pods of "
+            f"{LARGE_POD} nodes, {ACROSS_PODS} of that between them"
         )
     else:
         # A matrix is what pairs attain; the cards' own ceiling is the line rate.
@@ -264,6 +284,10 @@ def all_instances() -> dict[str, dict[str, Any]]:
         (
             "gpt-8.1b-16x8-a100-slow",
             {**a100, "shape": "gpt-8.1b", "kind": "slow", "slow": (5, 11), "batch": 512},
+        ),
+        (
+            "gpt-175b-2048x8-a100-groups",
+            {**a100, "shape": "gpt-175b", "nodes": 2048, "kind": "groups", "batch": 3072},
         ),
         ("gpt-8.1b-16x8-a100-nominal", {**a100, "shape": "gpt-8.1b", "kind": "nominal", "batch": 512}),
     ]

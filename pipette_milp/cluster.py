@@ -13,6 +13,8 @@ import numpy as np
 from pipette_milp.arrays import Array, IntArray
 from pipette_milp.errors import InputError, Problem
 from pipette_milp.schema.instance import Instance
+from pipette_milp.schema.link_groups import LinkGroups
+from pipette_milp.schema.link_matrix import Matrix
 
 
 @dataclass(frozen=True)
@@ -142,28 +144,46 @@ def _pair_bandwidth(instance: Instance, kept: list[int]) -> tuple[Array, float]:
     pair = np.full((size, size), np.inf)
     if inter_node is None or size == 1:
         return pair, float("inf")
-    if not isinstance(inter_node.bandwidth, tuple):
+    if isinstance(inter_node.bandwidth, float):
         pair[~np.eye(size, dtype=bool)] = inter_node.bandwidth
         return pair, float("inf")
-    missing = []
-    for row, sender in enumerate(kept):
-        for column, receiver in enumerate(kept):
-            value = inter_node.bandwidth[sender][receiver]
-            if row == column:
-                continue
-            if value is None:
-                names = instance.cluster.nodes[sender].name, instance.cluster.nodes[receiver].name
-                missing.append(
-                    Problem(
-                        f"cluster.network.inter_node.bandwidth.values[{sender}][{receiver}]",
-                        f"the link from {names[0]} to {names[1]} was not measured",
-                    )
-                )
-            else:
-                pair[row, column] = value
-    if missing:
-        raise InputError(missing)
+    if isinstance(inter_node.bandwidth, LinkGroups):
+        figures = _grouped_bandwidth(inter_node.bandwidth, [instance.cluster.nodes[k].name for k in kept])
+    else:
+        figures = _measured_bandwidth(instance, inter_node.bandwidth, kept)
+    off_diagonal = ~np.eye(size, dtype=bool)
+    pair[off_diagonal] = figures[off_diagonal]
     if inter_node.measures == "flow":
         ceiling = float(pair[np.isfinite(pair)].max())
         return pair * inter_node.flows_per_pair, ceiling
     return pair, float("inf")
+
+
+def _measured_bandwidth(instance: Instance, matrix: Matrix, kept: list[int]) -> Array:
+    """[N, N] figures of a matrix as they stand.
+
+    Raises:
+        InputError: a pair off the diagonal has none.
+    """
+    figures = np.array(matrix, dtype=float)[np.ix_(kept, kept)]  # None becomes nan
+    names = [node.name for node in instance.cluster.nodes]
+    missing = [
+        Problem(
+            f"cluster.network.inter_node.bandwidth.values[{kept[row]}][{kept[column]}]",
+            f"the link from {names[kept[row]]} to {names[kept[column]]} was not measured",
+        )
+        for row, column in np.argwhere(np.isnan(figures))
+        if row != column
+    ]
+    if missing:
+        raise InputError(missing)
+    return np.asarray(figures)
+
+
+def _grouped_bandwidth(links: LinkGroups, names: list[str]) -> Array:
+    """[N, N] figures of the groups' links as they stand."""
+    size = len(links.groups)
+    between = np.array([[links.bytes_per_s(g, h) for h in range(size)] for g in range(size)])
+    group_of = links.group_of()
+    member = np.array([group_of[name] for name in names])
+    return np.asarray(between[np.ix_(member, member)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pipette_milp.schema.cluster import ClusterSection, NodeSpec
+from pipette_milp.schema.link_groups import LinkGroups
 from pipette_milp.schema.model import ModelSection
 from pipette_milp.schema.search import SearchSection
 from pipette_milp.schema.strict import Location
@@ -53,6 +54,8 @@ def _cluster_contradictions(cluster: ClusterSection) -> list[tuple[Location, str
                 f"has {len(network.inter_node.bandwidth)} rows, expected one per node, {size}",
             )
         )
+    elif isinstance(network.inter_node.bandwidth, LinkGroups):
+        problems += _group_problems(cluster, network.inter_node.bandwidth)
     typed = [name for name, node_type in cluster.node_types.items() if node_type.scale_up is not None]
     if network.intra_node is not None and typed:
         problems.append(
@@ -71,6 +74,22 @@ def _cluster_contradictions(cluster: ClusterSection) -> list[tuple[Location, str
                 )
             )
     problems += _exclusion_problems(cluster)
+    return problems
+
+
+def _group_problems(cluster: ClusterSection, links: LinkGroups) -> list[tuple[Location, str]]:
+    place: Location = ("cluster", "network", "inter_node", "bandwidth", "groups")
+    names = {node.name for node in cluster.nodes}
+    problems: list[tuple[Location, str]] = [
+        ((*place, g, i), f"there is no node {name!r}")
+        for g, group in enumerate(links.groups)
+        for i, name in enumerate(group)
+        if name not in names
+    ]
+    grouped = links.group_of()
+    left = [node.name for node in cluster.nodes if node.name not in grouped]
+    if left:
+        problems.append((place, f"every node must be in a group: {left[0]!r} is in none, {len(left)} in all"))
     return problems
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any, Literal
 
-from pydantic import PlainSerializer, PlainValidator, WithJsonSchema, field_validator, model_validator
+from pydantic import (
+    PlainSerializer,
+    PlainValidator,
+    ValidationError,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
+from pipette_milp.schema.link_groups import LinkGroups
+from pipette_milp.schema.link_matrix import MATRIX_SCHEMA, Matrix, dump_matrix, parse_figure, parse_matrix
 from pipette_milp.schema.plan import FrozenModel
 from pipette_milp.schema.quantities import BytesPerSecond, Count, Seconds, unsupported
-from pipette_milp.schema.strict import Location, not_supported, problems_error
-from pipette_milp.units import UNITS, Dimension, parse_quantity, unit_factor
-
-Matrix = tuple[tuple[float | None, ...], ...]
-"""[sender][receiver] in bytes/s; None on the diagonal, elsewhere None = not measured."""
+from pipette_milp.schema.strict import Location, not_supported, problems_error, validation_problems
 
 
 class ScaleUp(FrozenModel):
@@ -33,103 +37,56 @@ class IntraNode(FrozenModel):
     latency: Seconds
 
 
-def _matrix(value: Any) -> float | Matrix:
-    """One bandwidth, or ``{"unit": .., "values": [[..]]}`` in bytes/s."""
+def _bandwidth(value: Any) -> float | Matrix | LinkGroups:
+    """One bandwidth, a matrix, or figures by groups of nodes."""
+    if isinstance(value, LinkGroups):
+        return value
     if not isinstance(value, dict):
-        if isinstance(value, list | tuple):
-            raise ValueError('a matrix needs its unit: {"unit": "GB/s", "values": [[..]]}')
-        number = parse_quantity(value, Dimension.BANDWIDTH)
-        if number <= 0:
-            raise ValueError(f"expected more than 0 bytes/s, got {value}")
-        return number
-    for form in ("snapshots", "groups"):
-        if form in value:
-            raise problems_error([((form,), not_supported(f"bandwidth as {form}").message())])
-    problems: list[tuple[Location, str]] = [
-        ((key,), "unknown key, known here are unit, values") for key in value if key not in ("unit", "values")
-    ]
-    unit = value.get("unit")
-    factor = 1.0
-    if not isinstance(unit, str):
-        problems.append((("unit",), f"is required, one of {', '.join(UNITS[Dimension.BANDWIDTH])}"))
-    else:
+        return parse_figure(value)
+    if "snapshots" in value:
+        raise problems_error([(("snapshots",), not_supported("bandwidth as snapshots").message())])
+    if not {"groups", "within", "between"}.isdisjoint(value):
         try:
-            factor = unit_factor(unit, Dimension.BANDWIDTH)
-        except ValueError as error:
-            problems.append((("unit",), str(error)))
-    rows = value.get("values")
-    if not isinstance(rows, list | tuple) or not rows:
-        problems.append((("values",), "is required, a list of rows (row = sender, column = receiver)"))
-        raise problems_error(problems)
-    matrix: list[tuple[float | None, ...]] = []
-    for sender, row in enumerate(rows):
-        if not isinstance(row, list | tuple):
-            problems.append((("values", sender), "expected a list of numbers"))
-            continue
-        if len(row) != len(rows):
-            problems.append(
-                (
-                    ("values", sender),
-                    f"has {len(row)} entries, the matrix has {len(rows)} rows: expected a square",
-                )
-            )
-        matrix.append(
-            tuple(_entry(item, factor, sender, receiver, problems) for receiver, item in enumerate(row))
-        )
-    if problems:
-        raise problems_error(problems)
-    return tuple(matrix)
+            return LinkGroups.model_validate(value)
+        except ValidationError as error:
+            raise problems_error(validation_problems(error, LinkGroups)) from None
+    return parse_matrix(value)
 
 
-def _entry(
-    item: Any, factor: float, sender: int, receiver: int, problems: list[tuple[Location, str]]
-) -> float | None:
-    if item is None:
-        return None
-    if type(item) is float and sender != receiver and 0.0 < item * factor < math.inf:
-        return item * factor  # the usual case, ahead of all checks: there may be a million
-    try:
-        if isinstance(item, str):
-            raise ValueError(f"expected a plain number in the matrix's unit, got {item!r}")
-        number = parse_quantity(parse_quantity(item, Dimension.BANDWIDTH) * factor, Dimension.BANDWIDTH)
-        if sender == receiver:
-            return None  # what a node sends to itself does not cross the network
-        if number <= 0:
-            raise ValueError(f"expected a bandwidth above 0 (null = not measured), got {item}")
-    except ValueError as error:
-        problems.append((("values", sender, receiver), str(error)))
-        return None
-    return number
+def _dump_bandwidth(value: float | Matrix | LinkGroups) -> Any:
+    return value.model_dump(mode="json") if isinstance(value, LinkGroups) else dump_matrix(value)
 
 
-def _dump_matrix(value: float | Matrix) -> Any:
-    if isinstance(value, tuple):
-        return {"unit": "B/s", "values": [list(row) for row in value]}
-    return value
-
-
-_MATRIX_SCHEMA = {
+_BANDWIDTH_SCHEMA = {
     "anyOf": [
         {"type": "number", "exclusiveMinimum": 0},
         {"type": "string"},
+        MATRIX_SCHEMA,
         {
             "type": "object",
             "properties": {
-                "unit": {"enum": list(UNITS[Dimension.BANDWIDTH])},
-                "values": {
+                "groups": {
                     "type": "array",
-                    "items": {"type": "array", "items": {"type": ["number", "null"]}},
-                    "description": "row = sender, column = receiver; null off the diagonal = not measured",
+                    "minItems": 1,
+                    "items": {"type": "array", "minItems": 1, "items": {"type": "string"}},
+                    "description": "node names; every node is in exactly one group",
+                },
+                "within": {"type": ["number", "string"]},
+                "between": {
+                    "anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string"}, MATRIX_SCHEMA]
                 },
             },
-            "required": ["unit", "values"],
+            "required": ["groups", "within", "between"],
             "additionalProperties": False,
         },
     ]
 }
 
 Bandwidths = Annotated[
-    float | Matrix, PlainValidator(_matrix), PlainSerializer(_dump_matrix), WithJsonSchema(_MATRIX_SCHEMA)
+    float | Matrix | LinkGroups,
+    PlainValidator(_bandwidth),
+    PlainSerializer(_dump_bandwidth),
+    WithJsonSchema(_BANDWIDTH_SCHEMA),
 ]
 
 
@@ -137,9 +94,10 @@ class InterNode(FrozenModel):
     """Links between nodes. A bandwidth is what a large transfer attains in one direction."""
 
     bandwidth: Bandwidths
-    """One figure for all node pairs (all cards together), or `Matrix`."""
+    """One figure for all node pairs (all cards together), `Matrix`, or by groups of nodes."""
     measures: Literal["node_pair", "flow"] | None = None
-    """Required with a matrix. ``flow``: one GPU pair while ``simultaneous_flows`` ran."""
+    """Required with a matrix, ``node_pair`` where it is left out otherwise. ``flow``: one GPU pair while
+    ``simultaneous_flows`` ran."""
     simultaneous_flows: Count | None = None
     latency: Seconds
     """One way, small message, GPU to GPU."""
@@ -165,7 +123,7 @@ class InterNode(FrozenModel):
                     '"flow" (one GPU pair while "simultaneous_flows" ran)',
                 )
             )
-        if not self.is_matrix and self.measures == "flow":
+        if isinstance(self.bandwidth, float) and self.measures == "flow":
             problems.append(
                 (
                     ("measures",),
