@@ -16,6 +16,7 @@ from pipette_milp.arrays import IntArray
 from pipette_milp.cost.build import CostModel
 from pipette_milp.cost.durations import Durations
 from pipette_milp.cost.placement import placement_durations
+from pipette_milp.errors import InputError, Problem
 from pipette_milp.plans import cells_of_plan, placement_of_cells
 from pipette_milp.schema.evaluation import (
     Breakdown,
@@ -187,3 +188,43 @@ def durations_record(durations: Durations) -> DurationsRecord:
         parameter_gather_s=durations.parameter_gather_s.tolist(),
         fixed_s=float(durations.fixed_s),
     )
+
+
+def durations_of_record(configuration: Configuration, record: DurationsRecord) -> Durations:
+    """What `durations_record` wrote, as arrays again; a plan without boundaries keeps their empty shape."""
+    hops = (configuration.num_virtual_stages - 1, configuration.data)
+    weight = record.weight_gradient_s
+    return Durations(
+        forward_s=np.array(record.forward_s),
+        backward_s=np.array(record.backward_s),
+        weight_gradient_s=None if weight is None else np.array(weight),
+        hop_forward_s=np.array(record.hop_forward_s, dtype=np.float64).reshape(hops),
+        hop_backward_s=np.array(record.hop_backward_s, dtype=np.float64).reshape(hops),
+        gradient_sync_s=np.array(record.gradient_sync_s),
+        embedding_sync_s=record.embedding_sync_s,
+        optimizer_s=np.array(record.optimizer_s),
+        parameter_gather_s=np.array(record.parameter_gather_s),
+        fixed_s=record.fixed_s,
+    )
+
+
+def timeline_of(configuration: Configuration, record: DurationsRecord) -> simulator.Timeline:
+    """The iteration that a result's durations make, simulated again.
+
+    Raises:
+        InputError: durations that do not belong to this configuration.
+    """
+    shape = (configuration.num_virtual_stages, configuration.data)
+    found = (len(record.forward_s), len(record.forward_s[0]) if record.forward_s else 0)
+    if found != shape:
+        raise InputError(
+            Problem("durations.forward_s", f"is {found[0]} x {found[1]}, expected {shape[0]} x {shape[1]}")
+        )
+    graph = simulator.event_graph(
+        configuration.schedule,
+        configuration.pipeline,
+        configuration.virtual_stages,
+        configuration.num_micro_batches,
+        configuration.pipeline_transfers,
+    )
+    return simulator.simulate(graph, durations_of_record(configuration, record))

@@ -118,30 +118,15 @@ def simulate(
 
 def _chrome_trace(instance: Instance, plan: Plan, evaluation: dict[str, Any]) -> dict[str, Any]:
     """The timeline of the simulated durations, GPUs named by node and local index."""
-    import numpy as np
-
     from pipette_milp import simulator
-    from pipette_milp.cost.durations import Durations
+    from pipette_milp.assessment import timeline_of
+    from pipette_milp.schema.evaluation import DurationsRecord
 
-    configuration = plan.configuration
-    graph = simulator.event_graph(
-        configuration.schedule,
-        configuration.pipeline,
-        configuration.virtual_stages,
-        configuration.num_micro_batches,
-        configuration.pipeline_transfers,
-    )
-    shape_of_hops = (configuration.num_virtual_stages - 1, configuration.data)
-    seconds: dict[str, Any] = dict(evaluation["durations"])
-    for name, value in seconds.items():
-        if isinstance(value, list | tuple):
-            array = np.asarray(value, dtype=float)
-            seconds[name] = array.reshape(shape_of_hops) if name.startswith("hop_") else array
-    seconds.setdefault("weight_gradient_s", None)
+    timeline = timeline_of(plan.configuration, DurationsRecord.model_validate(evaluation["durations"]))
     names = [f"{node.name}:{local}" for node in instance.cluster.nodes for local in range(node.gpus)]
     return simulator.chrome_trace(
-        simulator.simulate(graph, Durations(**seconds)),
-        configuration,
+        timeline,
+        plan.configuration,
         gpu_names=[names[gpu] for gpu in plan.placement.gpu_of_rank],
     )
 

@@ -5,15 +5,25 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from pipette_milp.cli.wording import describe_configuration, faster, percent, ranges, shares, why_it_lost
 from pipette_milp.schema.evaluation import Memory, Throughput
 from pipette_milp.schema.instance import Instance
 from pipette_milp.schema.plan import Configuration, Plan
 from pipette_milp.schema.result import RankedPlan, SolveResult, Termination
+from pipette_milp.schema.wording import (
+    describe_configuration,
+    faster,
+    peak_memory,
+    percent,
+    proof,
+    ranges,
+    search_outcome,
+    shares,
+    speed,
+    why_it_lost,
+)
 from pipette_milp.units import Dimension, format_quantity
 
 WIDTH = 120
@@ -33,7 +43,7 @@ def print_summary(instance: Instance, result: SolveResult) -> None:
         rows += _configuration_rows(result.plan.configuration, instance)
         rows += _best_rows(result, result.simulated_s)
         rows += _comparison_rows(instance, result, result.simulated_s)
-        rows.append(("Search", _search(result)))
+        rows.append(("Search", search_outcome(result)))
         _print_rows(out, rows)
         _print_nodes(out, instance, result.plan)
         _print_ranking(out, result)
@@ -48,8 +58,8 @@ def print_evaluation(instance: Instance, evaluation: dict[str, Any]) -> None:
     rows = [
         ("Plan", describe_configuration(configuration)),
         *_configuration_rows(configuration, instance),
-        ("Time", f"{time_s:.4f} s per iteration, {_speed(throughput)}"),
-        ("Memory", _memory(Memory.model_validate(evaluation["memory"]))),
+        ("Time", f"{time_s:.4f} s per iteration, {speed(throughput)}"),
+        ("Memory", peak_memory(Memory.model_validate(evaluation["memory"]))),
         ("Longest path", shares(evaluation["critical_path"], time_s)),
         ("Busiest GPU", shares(evaluation["breakdown"], time_s)),
     ]
@@ -123,73 +133,16 @@ def _configuration_rows(configuration: Configuration, instance: Instance) -> lis
 
 
 def _best_rows(result: SolveResult, time_s: float) -> list[tuple[str, str]]:
-    speed = "" if result.throughput is None else f", {_speed(result.throughput)}"
-    rows = [("Time", f"{time_s:.4f} s per iteration{speed}")]
+    achieved = "" if result.throughput is None else f", {speed(result.throughput)}"
+    rows = [("Time", f"{time_s:.4f} s per iteration{achieved}")]
     if result.memory is not None:
-        rows.append(("Memory", _memory(result.memory)))
-    rows.append(("Proof", _proof(result)))
+        rows.append(("Memory", peak_memory(result.memory)))
+    rows.append(("Proof", proof(result)))
     if result.critical_path is not None:
         rows.append(("Longest path", shares(result.critical_path.model_dump(), time_s)))
     if result.breakdown is not None:
         rows.append(("Busiest GPU", shares(result.breakdown.model_dump(), time_s)))
     return rows
-
-
-def _search(result: SolveResult) -> str:
-    text = f"{result.solver} stopped after {result.wall_time_s:.1f} s: {_why_stopped(result)}"
-    counts = Counter(record.status for record in result.configurations)
-    if not counts:
-        return text
-    listed = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in counts.most_common())
-    return f"{text}; configurations: {listed}"
-
-
-def _speed(throughput: Throughput) -> str:
-    flops = format_quantity(throughput.model_flop_per_s_per_gpu, Dimension.FLOP_RATE)
-    return (
-        f"{throughput.tokens_per_s:,.0f} tokens/s ({throughput.tokens_per_s_per_gpu:,.0f} per GPU), "
-        f"{flops} per GPU, MFU {percent(throughput.mfu)}"
-    )
-
-
-def _memory(memory: Memory) -> str:
-    stage, worst = max(
-        enumerate(memory.per_stage), key=lambda item: item[1].peak_bytes / item[1].usable_bytes
-    )
-    text = (
-        f"peak {format_quantity(worst.peak_bytes, Dimension.BYTES)} per GPU on stage {stage}, usable "
-        f"{format_quantity(worst.usable_bytes, Dimension.BYTES)} of "
-        f"{format_quantity(worst.capacity_bytes, Dimension.BYTES)}"
-    )
-    if memory.fits:
-        return text
-    short = worst.peak_bytes - worst.usable_bytes
-    return f"DOES NOT FIT: {text}, {format_quantity(short, Dimension.BYTES)} short"
-
-
-def _proof(result: SolveResult) -> str:
-    if result.lower_bound_s is None or result.gap is None:
-        return "none: this solver gives no lower bound"
-    # Time, not speed: faster by x means simulated / bound - 1.
-    faster = (
-        result.simulated_s / result.lower_bound_s - 1 if result.simulated_s and result.lower_bound_s else None
-    )
-    if faster is None:
-        return "the lower bound is 0, nothing is proven"
-    return (
-        f"no plan is more than {percent(max(faster, 0.0), 3)} faster (proven): "
-        f"lower bound {result.lower_bound_s:.4f} s over the whole space"
-    )
-
-
-def _why_stopped(result: SolveResult) -> str:
-    return {
-        Termination.OPTIMAL: "optimal",
-        Termination.GAP_REACHED: "gap reached",
-        Termination.LIMIT: "a limit was reached",
-        Termination.INTERRUPTED: "interrupted, the best plan so far",
-        Termination.ERROR: "a solver failed",
-    }.get(result.termination, str(result.termination))
 
 
 def _comparison_rows(instance: Instance, result: SolveResult, best_s: float) -> list[tuple[str, str]]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import groupby
 from typing import Any
 
+from pipette_milp.schema.evaluation import Memory, Throughput
 from pipette_milp.schema.plan import Configuration
-from pipette_milp.schema.result import RankedPlan
+from pipette_milp.schema.result import RankedPlan, SolveResult, Termination
+from pipette_milp.units import Dimension, format_quantity
 
 PARTS = {
     "compute_s": "compute",
@@ -84,3 +87,63 @@ def why_it_lost(best: RankedPlan, other: RankedPlan) -> str:
         f"{name} {change:+.3f} s" for change, name in grown[:2] if change > 0.1 * extra_s and change > 0
     ]
     return f"{slower}: {', '.join(causes)}" if causes else slower
+
+
+def speed(throughput: Throughput) -> str:
+    """Tokens and FLOP per second, MFU."""
+    flops = format_quantity(throughput.model_flop_per_s_per_gpu, Dimension.FLOP_RATE)
+    return (
+        f"{throughput.tokens_per_s:,.0f} tokens/s ({throughput.tokens_per_s_per_gpu:,.0f} per GPU), "
+        f"{flops} per GPU, MFU {percent(throughput.mfu)}"
+    )
+
+
+def peak_memory(memory: Memory) -> str:
+    """Peak against what is usable, on the stage that is fullest."""
+    stage, worst = max(
+        enumerate(memory.per_stage), key=lambda item: item[1].peak_bytes / item[1].usable_bytes
+    )
+    text = (
+        f"peak {format_quantity(worst.peak_bytes, Dimension.BYTES)} per GPU on stage {stage}, usable "
+        f"{format_quantity(worst.usable_bytes, Dimension.BYTES)} of "
+        f"{format_quantity(worst.capacity_bytes, Dimension.BYTES)}"
+    )
+    if memory.fits:
+        return text
+    short = worst.peak_bytes - worst.usable_bytes
+    return f"DOES NOT FIT: {text}, {format_quantity(short, Dimension.BYTES)} short"
+
+
+def proof(result: SolveResult) -> str:
+    """What the lower bound says, in terms of speed."""
+    if result.lower_bound_s is None or result.gap is None:
+        return "none: this solver gives no lower bound"
+    if not (result.simulated_s and result.lower_bound_s):
+        return "the lower bound is 0, nothing is proven"
+    # Time, not speed: faster by x means simulated / bound - 1.
+    gain = result.simulated_s / result.lower_bound_s - 1
+    return (
+        f"no plan is more than {percent(max(gain, 0.0), 3)} faster (proven): "
+        f"lower bound {result.lower_bound_s:.4f} s over the whole space"
+    )
+
+
+def why_stopped(result: SolveResult) -> str:
+    """In a few words."""
+    return {
+        Termination.OPTIMAL: "optimal",
+        Termination.GAP_REACHED: "gap reached",
+        Termination.LIMIT: "a limit was reached",
+        Termination.INTERRUPTED: "interrupted, the best plan so far",
+        Termination.ERROR: "a solver failed",
+    }.get(result.termination, str(result.termination))
+
+
+def search_outcome(result: SolveResult) -> str:
+    """Who searched, how long, why it stopped, and what became of the configurations."""
+    text = f"{result.solver} stopped after {result.wall_time_s:.1f} s: {why_stopped(result)}"
+    counts = Counter(record.status for record in result.configurations)
+    if not counts:
+        return text
+    listed = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in counts.most_common())
+    return f"{text}; configurations: {listed}"
