@@ -26,6 +26,7 @@ KERNEL_MODULES = (
     "solvers/incremental.py",
     "solvers/moves.py",
     "solvers/screening_kernels.py",
+    "uplinks.py",
 )
 """Files with compiled kernels; a test keeps the list complete."""
 

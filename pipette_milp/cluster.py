@@ -6,7 +6,7 @@ GPU ids count all declared GPUs, excluded ones too (contract, "placement").
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from pipette_milp.errors import InputError, Problem
 from pipette_milp.schema.instance import Instance
 from pipette_milp.schema.link_groups import LinkGroups
 from pipette_milp.schema.link_matrix import Matrix
+from pipette_milp.uplinks import Uplinks
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,8 @@ class Cluster:
     """[N]"""
     measured: bool
     """False when the link figures are nominal."""
+    uplinks: Uplinks = field(default_factory=Uplinks)
+    """Groups of nodes with a shared way out."""
 
     @classmethod
     def of(cls, instance: Instance) -> Cluster:
@@ -113,6 +116,7 @@ class Cluster:
             local_bytes_per_s=np.array([item.per_gpu_bandwidth for item in scale_up]),
             local_latency_s=np.array([item.latency for item in scale_up]),
             measured=network.inter_node is not None and network.inter_node.source == "measured",
+            uplinks=_uplinks(instance, [node.name for node in nodes]),
         )
 
     @property
@@ -135,6 +139,16 @@ class Cluster:
             return 0.0
         values = self.pair_bytes_per_s[~np.eye(self.num_nodes, dtype=bool)]
         return float(values.std() / values.mean())
+
+
+def _uplinks(instance: Instance, names: list[str]) -> Uplinks:
+    """The uplinks of the usable nodes."""
+    index = {name: n for n, name in enumerate(names)}
+    groups = [
+        ([index[name] for name in uplink.nodes if name in index], uplink.bandwidth)
+        for uplink in instance.cluster.network.uplinks
+    ]
+    return Uplinks.of(groups, len(names))
 
 
 def _pair_bandwidth(instance: Instance, kept: list[int]) -> tuple[Array, float]:

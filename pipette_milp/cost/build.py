@@ -182,6 +182,7 @@ class CostModel:
             optimizer_layer_s=step_s * layer_parameters,
             optimizer_extra_s=step_s * extra_parameters,
             fixed_s=BARRIER_S + 2 * (cluster.num_nodes - 1) * communication.NODE_STEP_S,
+            uplinks=cluster.uplinks,
         )
 
     def tensor_communication_s(self, configuration: Configuration) -> tuple[Array, Array]:

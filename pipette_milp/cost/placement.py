@@ -13,6 +13,7 @@ from pipette_milp.accelerate import compiled
 from pipette_milp.arrays import Array, IntArray
 from pipette_milp.cost.durations import Durations
 from pipette_milp.cost.tables import CostTables, Ring
+from pipette_milp.uplinks import flow_uplink_times, ring_uplink_times
 
 
 def placement_durations(tables: CostTables, layers: IntArray, node_of_cell: IntArray) -> Durations:
@@ -83,6 +84,9 @@ def hop_times(tables: CostTables, node_of_cell: IntArray) -> tuple[Array, Array]
         arguments = (tables.hop_bytes, float(tables.tensor), *_links(tables))
         _flow_times(node_of_cell[source], node_of_cell[target], *arguments, forward[j])
         _flow_times(node_of_cell[target], node_of_cell[source], *arguments, backward[j])
+        _raise_to_uplinks(
+            tables, node_of_cell[source], node_of_cell[target], tables.hop_bytes, forward[j], backward[j]
+        )
     forward[:distinct] += tables.hop_gather_s
     backward[:distinct] += tables.hop_gather_s
     for j in range(distinct, boundaries):
@@ -110,7 +114,53 @@ def ring_times(tables: CostTables, ring: Ring, stage_layers: IntArray, node_of_c
             tables.local_bytes_per_s,
             times,
         )
+        if len(tables.uplinks):
+            latency_s, uplink_s = _ring_uplink_parts(tables, ring, sent_bytes, node_of_cell)
+            np.maximum(times, latency_s + uplink_s, out=times)
     return times
+
+
+def _ring_uplink_parts(
+    tables: CostTables, ring: Ring, sent_bytes: Array, node_of_cell: IntArray
+) -> tuple[Array, Array]:
+    """[p] latency of each stage's ring, and its time on the busiest uplink."""
+    stages, data = node_of_cell.shape
+    order = np.zeros((stages, data), dtype=np.int64)
+    lengths = np.zeros(stages, dtype=np.int64)
+    for s in range(stages):
+        distinct = list(dict.fromkeys(node_of_cell[s].tolist()))
+        order[s, : len(distinct)], lengths[s] = distinct, len(distinct)
+    uplink_s = np.zeros(stages)
+    crossings = np.zeros((stages, len(tables.uplinks)), dtype=np.int64)
+    loads = tables.tensor * np.asarray(sent_bytes, dtype=float)
+    of_node, capacity = tables.uplinks.of_node, tables.uplinks.bytes_per_s
+    ring_uplink_times(order, lengths, loads, of_node, capacity, crossings, uplink_s)
+    latency_s = ring.latency_s + (lengths - 1) * ring.latency_per_node_step_s
+    return latency_s + (data - lengths) * ring.latency_per_local_step_s, uplink_s
+
+
+def _raise_to_uplinks(
+    tables: CostTables,
+    source: IntArray,
+    target: IntArray,
+    sent_bytes: float,
+    there: Array,
+    back: Array,
+    *,
+    at_once: bool = False,
+) -> None:
+    """Raise [d] times of flows to what the uplinks they pass allow; ``at_once``: both ways together."""
+    if not len(tables.uplinks):
+        return
+    seconds = np.zeros(len(source))
+    counts = np.zeros((2, len(tables.uplinks)), dtype=np.int64)
+    of_node, capacity = tables.uplinks.of_node, tables.uplinks.bytes_per_s
+    load = float(tables.tensor * sent_bytes)
+    flow_uplink_times(source, target, load, int(at_once), of_node, capacity, counts, seconds)
+    crossing = seconds > 0
+    a, b = source[crossing], target[crossing]
+    there[crossing] = np.maximum(there[crossing], tables.latency_s[a, b] + seconds[crossing])
+    back[crossing] = np.maximum(back[crossing], tables.latency_s[b, a] + seconds[crossing])
 
 
 def embedding_time(tables: CostTables, node_of_cell: IntArray) -> float:
@@ -122,6 +172,8 @@ def embedding_time(tables: CostTables, node_of_cell: IntArray) -> float:
     source, target = np.concatenate([first, last]), np.concatenate([last, first])
     times = np.zeros(2 * tables.data)
     _flow_times(source, target, tables.embedding_bytes, float(tables.tensor), *_links(tables), times)
+    there, back = times[: tables.data], times[tables.data :]
+    _raise_to_uplinks(tables, first, last, tables.embedding_bytes, there, back, at_once=True)
     return float(times.max()) + tables.embedding_latency_s
 
 

@@ -11,10 +11,11 @@ The page that fixes the mathematics: formulation, sections 2 and 5; of the costs
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pipette_milp.arrays import Array, IntArray
 from pipette_milp.schema.plan import Configuration
+from pipette_milp.uplinks import Uplinks
 
 __all__ = ["Array", "CostTables", "IntArray", "Ring"]
 
@@ -61,6 +62,8 @@ class CostTables:
     * embedding exchange (only if ``embedding_bytes > 0``): for every replica cells ``(0, z)`` and
       ``(p-1, z)`` send ``embedding_bytes`` per tensor rank to each other at once, all replicas together;
       the slowest flow counts, plus ``embedding_latency_s``; link latency as in a hop
+    * a hop, ring or exchange that passes uplinks takes at least its load on the busiest of them over its
+      capacity, latencies on top as above (`pipette_milp.uplinks`)
     """
 
     configuration: Configuration
@@ -126,6 +129,8 @@ class CostTables:
     optimizer_extra_s: Array
     """[p]"""
     fixed_s: float
+    uplinks: Uplinks = field(default_factory=Uplinks)
+    """Groups of nodes with a shared way out."""
 
     @property
     def pipeline(self) -> int:

@@ -20,7 +20,7 @@ RingModel = Literal["members", "replicas", "appearance"]
 """How the edges of a ring are modelled.
 
 members
-    Not at all: no node pair can bind, members and loads of nodes decide.
+    Not at all: no node pair or uplink can bind, members and loads of nodes decide.
 replicas
     One set of arcs per replica, from its node to the next replica's: enough where the order of first
     appearance is the order of the replicas (at most three replicas, or one cell per node).
@@ -39,6 +39,21 @@ class RingCost:
     """[p] sent at the fewest layers."""
     high_bytes: Array
     """[p] sent at the most layers."""
+
+
+@dataclass(frozen=True)
+class UplinkLoad:
+    """A group's shared way out, one direction."""
+
+    per_byte_s: float
+    """Seconds per byte and tensor rank."""
+    inside: frozenset[int]
+    outside: frozenset[int]
+    """Nodes that can host a cell."""
+
+    def leaves(self, a: int, b: int) -> bool:
+        """Whether a directed node pair leads out."""
+        return a in self.inside and b in self.outside
 
 
 @dataclass(frozen=True)
@@ -169,6 +184,7 @@ class Family:
         tables = self.tables
         per_byte = np.maximum(self.pair_s, np.maximum(self.egress_s[:, None], self.ingress_s[None, :]))
         per_byte = np.maximum(per_byte, 1.0 / tables.port_bytes_per_s)
+        per_byte = np.maximum(per_byte, tables.tensor / tables.uplinks.slowest_bytes_per_s(tables.num_nodes))
         times = tables.latency_s + size_bytes * per_byte
         np.fill_diagonal(times, tables.local_latency_s + size_bytes / tables.local_bytes_per_s)
         return np.asarray(times)
@@ -201,6 +217,17 @@ class Family:
             if binding[a, b] and self.slots[a] >= 2 and self.slots[b] >= 2
         ]
 
+    @cached_property
+    def uplinks(self) -> list[UplinkLoad]:
+        """Uplinks between hosts; nobody passes the others."""
+        found = []
+        for held, rate in zip(self.tables.uplinks.holds(), self.tables.uplinks.bytes_per_s, strict=True):
+            inside = frozenset(n for n in self.hosts if held[n])
+            outside = frozenset(n for n in self.hosts if not held[n])
+            if inside and outside:
+                found.append(UplinkLoad(float(self.tables.tensor / rate), inside, outside))
+        return found
+
     # rings
 
     @cached_property
@@ -226,7 +253,7 @@ class Family:
 
     @cached_property
     def ring_model(self) -> RingModel:
-        if not self.rings or not self.binding_edges:
+        if not self.rings or not (self.binding_edges or self.uplinks):
             return "members"
         if self.replicas <= 3 or self.tables.slots.max() <= 1:
             return "replicas"

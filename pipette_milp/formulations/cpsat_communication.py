@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from pipette_milp.formulations.coefficients import UplinkLoad
 from pipette_milp.formulations.cpsat_family import CpSatFamily
 
 AtNode = Callable[[int], Any]
@@ -196,6 +197,57 @@ def ring_sharing(part: CpSatFamily) -> None:
                 part.model.add(times[s] >= part.ring_latency(name, s) + total).only_enforce_if(used)
 
 
+def ring_uplinks(part: CpSatFamily) -> None:
+    """As in the MILP: what each step loads if it leaves the group, and the rings of stages that share a
+    node."""
+    family, model = part.family, part.model
+    if not family.uplinks or not family.rings:
+        return
+    stages, steps = range(family.stages), family.ring_steps
+    meet = {(s, t): model.new_bool_var("meet") for s in stages for t in stages if s < t}
+    for (s, t), shared in meet.items():
+        for n in family.hosts:
+            if family.tables.slots[n] >= 2:
+                absent = [part.members[s, n, 0], part.members[t, n, 0]]
+                model.add_bool_or([shared, *absent, part.use.negated()])
+    for uplink in family.uplinks:
+        leaving = {(s, i): _leaves_group(part, s, i, uplink) for s in stages for i in steps}
+        for name, cost in family.rings.items():
+            times = part.sync if name == "sync" else part.gather
+            loads = {}
+            for s in stages:
+                most = part.ticks(uplink.per_byte_s * float(cost.high_bytes[s])) + 1
+                sent = part.ring_bytes_ticks(name, s, uplink.per_byte_s)
+                loaded = {i: model.new_int_var(0, most, "uplink_step") for i in steps}
+                for i, load in loaded.items():
+                    model.add(load >= sent).only_enforce_if(leaving[s, i])
+                loads[s] = (sum(loaded.values()), most * len(loaded))
+            for s in stages:
+                joints = []
+                for t in stages:
+                    if t != s:
+                        joint = model.new_int_var(0, loads[t][1], "uplink_joint")
+                        model.add(joint >= loads[t][0]).only_enforce_if(meet[min(s, t), max(s, t)])
+                        joints.append(joint)
+                total = loads[s][0] + sum(joints)
+                for i in steps:
+                    latency = part.ring_latency(name, s)
+                    model.add(times[s] >= latency + total).only_enforce_if(leaving[s, i])
+
+
+def _leaves_group(part: CpSatFamily, stage: int, step: int, uplink: UplinkLoad) -> Any:
+    """Whether a step of a stage's ring leads out of the group; with two replicas one step is both ways."""
+    both = part.family.replicas == 2
+    arcs = [
+        part.ring[stage, i, a, b]
+        for i, a, b in part.links.ring(stage)
+        if i == step and (uplink.leaves(a, b) or (both and uplink.leaves(b, a)))
+    ]
+    leaving = part.model.new_bool_var("leaves_group")
+    part.model.add(sum(arcs) == leaving)
+    return leaving
+
+
 def sync_overlap(part: CpSatFamily) -> None:
     tables, buckets = part.family.tables, part.family.tables.sync_buckets
     if buckets <= 1:
@@ -261,6 +313,7 @@ BUILDERS: dict[str, Callable[[CpSatFamily], None]] = {
     "ring_order": ring_order,
     "ring_time": ring_time,
     "ring_sharing": ring_sharing,
+    "ring_uplinks": ring_uplinks,
     "sync_overlap": sync_overlap,
     "embedding_arcs": embedding_arcs,
     "embedding_time": embedding_time,

@@ -12,7 +12,8 @@ Arc = tuple[int, int]
 
 @dataclass(frozen=True)
 class SharedResource:
-    """A node's egress or ingress, or a node pair, that several flows of one group can use at once."""
+    """A node's egress or ingress, a node pair or one way of an uplink, that several flows of one group can
+    use at once."""
 
     per_byte_s: float
     """Seconds per byte of one tensor rank of one flow, all tensor ranks included."""
@@ -76,7 +77,7 @@ class Arcs:
             if (a, b) in available:
                 room = min(family.slots[a], family.slots[b])
                 found.append(SharedResource(float(family.pair_s[a, b]), ((a, b),), room))
-        return found
+        return found + self._uplinks(links, family.slots)
 
     def shared_by_exchanges(self) -> list[SharedResource]:
         """As for hops; a node shares as soon as it hosts two cells of stages 0 and p-1."""
@@ -91,6 +92,19 @@ class Arcs:
                 found.append(
                     SharedResource(float(family.pair_s[a, b]), ((a, b),), int(min(slots[a], slots[b])))
                 )
+        return found + (self._uplinks(links, tuple(slots.tolist())) if links else [])
+
+    def _uplinks(self, links: list[Arc], slots: tuple[int, ...]) -> list[SharedResource]:
+        """Both ways of every uplink that two flows can pass at once."""
+        found = []
+        for uplink in self.family.uplinks:
+            room = min(sum(slots[n] for n in side) for side in (uplink.inside, uplink.outside))
+            out = tuple((a, b) for a, b in links if uplink.leaves(a, b))
+            into = tuple((a, b) for a, b in links if uplink.leaves(b, a))
+            if room >= 2:
+                found += [
+                    SharedResource(uplink.per_byte_s, through, room) for through in (out, into) if through
+                ]
         return found
 
 

@@ -9,6 +9,7 @@ Constraint families, every one per family of configurations
     ring_order      which replica is the first of its stage on its node
     ring_time       a stage's own traffic: scale-up port, network ports, egress, ingress, edges; latency
     ring_sharing    rings of all stages on one egress, ingress or node pair
+    ring_uplinks    rings that leave a group of nodes, with those of stages that share a node with them
     sync_overlap    exposed part of stage 0's reduction when it is cut into buckets
     embedding_arcs, embedding_time   exchange between cells (0,z) and (p-1,z), all replicas together
     step_time       step >= optimizer[s] + gather[s] + fixed_s
@@ -26,6 +27,7 @@ from typing import Any
 import numpy as np
 import pyomo.environ as pyo
 
+from pipette_milp.formulations.coefficients import Family, UplinkLoad
 from pipette_milp.formulations.milp_family import MilpFamily
 
 ArcVariables = Mapping[tuple[int, int], Any]
@@ -218,6 +220,67 @@ def ring_sharing(part: MilpFamily) -> None:
                 rows.add(time >= latency + total - big * (block.use - uses[s]))
 
 
+def ring_uplinks(part: MilpFamily) -> None:
+    """``step`` is what one step of a ring loads on an uplink if it leaves the group, ``meet`` whether two
+    stages share a node, ``joint`` what the other stage then adds; the load of a ring that does not pass the
+    uplink is no limit for it."""
+    family, block = part.family, part.block
+    if not family.uplinks or not family.rings:
+        return
+    rows = part.rows("ring_uplinks")
+    stages, uplinks, steps = range(family.stages), range(len(family.uplinks)), family.ring_steps
+    pairs = [(s, t) for s in stages for t in stages if s < t]
+    block.meet = pyo.Var(pairs, bounds=(0, 1))
+    for s, t in pairs:
+        for n in family.hosts:
+            if family.tables.slots[n] >= 2:
+                rows.add(block.meet[s, t] >= part.used(s, n) + part.used(t, n) - block.use)
+    for name, cost in family.rings.items():
+        step = pyo.Var(stages, steps, uplinks, domain=pyo.NonNegativeReals)
+        joint = pyo.Var(stages, stages, uplinks, domain=pyo.NonNegativeReals)
+        block.add_component(f"uplink_step_{name}", step)
+        block.add_component(f"uplink_joint_{name}", joint)
+        high = {
+            (s, u): _most_crossings(family, u) * family.uplinks[u].per_byte_s * float(cost.high_bytes[s])
+            for s in stages
+            for u in uplinks
+        }
+        for u, uplink in enumerate(family.uplinks):
+            rate = part.seconds(uplink.per_byte_s)
+            leaving = {(s, i): _leaves_group(part, s, i, uplink) for s in stages for i in steps}
+            loads = {s: pyo.quicksum(step[s, i, u] for i in steps) for s in stages}
+            for s in stages:
+                sent, most = part.ring_bytes(name, s), rate * float(cost.high_bytes[s])
+                for i in steps:
+                    rows.add(step[s, i, u] >= rate * sent - most * (block.use - leaving[s, i]))
+            for s in stages:
+                others = [t for t in stages if t != s]
+                for t in others:
+                    meet = block.meet[min(s, t), max(s, t)]
+                    rows.add(joint[s, t, u] >= loads[t] - part.seconds(high[t, u]) * (block.use - meet))
+                big = part.seconds(high[s, u] + sum(high[t, u] for t in others))
+                total = loads[s] + pyo.quicksum(joint[s, t, u] for t in others)
+                time = block.component(name)[s]
+                for i in steps:
+                    rows.add(time >= part.ring_latency(name, s) + total - big * (block.use - leaving[s, i]))
+
+
+def _leaves_group(part: MilpFamily, stage: int, step: int, uplink: UplinkLoad) -> Any:
+    """1 if a step of a stage's ring leads out of the group; with two replicas one step is both ways."""
+    both = part.family.replicas == 2
+    return pyo.quicksum(
+        part.block.ring[stage, i, a, b]
+        for i, a, b in part.links.ring(stage)
+        if i == step and (uplink.leaves(a, b) or (both and uplink.leaves(b, a)))
+    )
+
+
+def _most_crossings(family: Family, uplink: int) -> int:
+    """Most edges of one ring that leave a group: each from another node, to another node outside."""
+    sides = (family.uplinks[uplink].inside, family.uplinks[uplink].outside)
+    return min(family.replicas, *(len(side) for side in sides))
+
+
 def sync_overlap(part: MilpFamily) -> None:
     tables, block, buckets = part.family.tables, part.block, part.family.tables.sync_buckets
     if buckets <= 1:
@@ -294,6 +357,7 @@ BUILDERS: dict[str, Callable[[MilpFamily], None]] = {
     "ring_order": ring_order,
     "ring_time": ring_time,
     "ring_sharing": ring_sharing,
+    "ring_uplinks": ring_uplinks,
     "sync_overlap": sync_overlap,
     "embedding_arcs": embedding_arcs,
     "embedding_time": embedding_time,

@@ -26,6 +26,7 @@ CONSTRAINT_FAMILIES = (
     "ring_order",
     "ring_time",
     "ring_sharing",
+    "ring_uplinks",
     "sync_overlap",
     "embedding_arcs",
     "embedding_time",

@@ -2,7 +2,8 @@
 
 Replicas. Everything but the rings treats replicas alike: hops and the embedding exchange count flows, a
 path cut holds for every replica. Of a ring, the members per node, egress and ingress loads and latencies
-do not depend on the order of the replicas; only the loads of node pairs do, through the edges. Hence
+do not depend on the order of the replicas; only the loads of node pairs and uplinks do, through the edges.
+Hence, without uplinks for ``any``,
 
 * ``any`` permutation of the replicas (of all stages at once) keeps the iteration time if no pair capacity
   can bind (each is at least the sender's egress or the receiver's ingress capacity), or if every node hosts
@@ -12,8 +13,8 @@ do not depend on the order of the replicas; only the loads of node pairs do, thr
   B A C A gives B A C, its reverse, and links are directed;
 * else ``none`` is used.
 
-Nodes. Two nodes may change places if they agree in slots, capacities, local links, in their links to and
-from every other node, and in both directions between them.
+Nodes. Two nodes may change places if they agree in slots, capacities, local links, uplinks, in their links
+to and from every other node, and in both directions between them.
 
 Both can be used together, see `canonical_placement`: relabelling nodes inside a class in the order of
 first use moves no cell to another class, and sorting or rotating replicas by a key that names the class
@@ -45,13 +46,14 @@ def replica_symmetry(tables: CostTables) -> ReplicaSymmetry:
     """Which permutations of the replicas keep every iteration time (module docstring)."""
     if tables.data == 1:
         return "none"
-    if not binding_pairs(tables).any():
+    if not binding_pairs(tables).any() and not len(tables.uplinks):
         return "any"
     hosts = np.flatnonzero(tables.slots > 0)
     if tables.slots.max() <= 1:
         off_diagonal = ~np.eye(len(hosts), dtype=bool)
         pairs = tables.pair_bytes_per_s[np.ix_(hosts, hosts)][off_diagonal]
-        return "any" if np.all(pairs == pairs[0]) else "rotation"
+        alike = np.all(pairs == pairs[0]) and not len(tables.uplinks)
+        return "any" if alike else "rotation"
     return "rotation" if tables.data <= 3 else "none"
 
 
@@ -77,6 +79,8 @@ def _interchangeable(tables: CostTables, a: int, b: int) -> bool:
         tables.local_latency_s,
     )
     if any(vector[a] != vector[b] for vector in vectors):
+        return False
+    if len(tables.uplinks) and set(tables.uplinks.of_node[a]) != set(tables.uplinks.of_node[b]):
         return False
     others = np.ones(tables.num_nodes, dtype=bool)
     others[[a, b]] = False

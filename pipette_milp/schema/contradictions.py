@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import combinations
+
 from pipette_milp.schema.cluster import ClusterSection, NodeSpec
 from pipette_milp.schema.link_groups import LinkGroups
 from pipette_milp.schema.model import ModelSection
@@ -73,6 +76,7 @@ def _cluster_contradictions(cluster: ClusterSection) -> list[tuple[Location, str
                     f"is required (or a scale_up in its node type): {bare[0].name!r} has {bare[0].gpus} GPUs",
                 )
             )
+    problems += _uplink_problems(cluster)
     problems += _exclusion_problems(cluster)
     return problems
 
@@ -90,6 +94,41 @@ def _group_problems(cluster: ClusterSection, links: LinkGroups) -> list[tuple[Lo
     left = [node.name for node in cluster.nodes if node.name not in grouped]
     if left:
         problems.append((place, f"every node must be in a group: {left[0]!r} is in none, {len(left)} in all"))
+    return problems
+
+
+def _uplink_problems(cluster: ClusterSection) -> list[tuple[Location, str]]:
+    """Unknown or repeated names, and groups that overlap without one holding the other.
+
+    Of two such groups it is not known which uplink a flow takes.
+    """
+    problems: list[tuple[Location, str]] = []
+    known = {node.name for node in cluster.nodes}
+    place: Location = ("cluster", "network", "uplinks")
+    uplinks = cluster.network.uplinks
+    holding: dict[str, list[int]] = {}
+    for index, uplink in enumerate(uplinks):
+        unknown = [name for name in uplink.nodes if name not in known]
+        if unknown:
+            problems.append(((*place, index, "nodes"), f"there is no node {unknown[0]!r}"))
+        repeated = [name for name, count in Counter(uplink.nodes).items() if count > 1]
+        if repeated:
+            problems.append(((*place, index, "nodes"), f"names {repeated[0]!r} more than once"))
+        if uplink.name in [other.name for other in uplinks[:index]]:
+            problems.append(((*place, index, "name"), f"the name {uplink.name!r} occurs more than once"))
+        for name in dict.fromkeys(uplink.nodes):
+            holding.setdefault(name, []).append(index)
+    sets = [set(uplink.nodes) for uplink in uplinks]
+    meeting = {pair for indices in holding.values() for pair in combinations(indices, 2)}
+    for one, other in sorted(meeting):
+        if not (sets[one] <= sets[other] or sets[other] <= sets[one]):
+            problems.append(
+                (
+                    (*place, other, "nodes"),
+                    f"shares {sorted(sets[one] & sets[other])[0]!r} with {uplinks[one].name!r} but neither "
+                    f"holds the other: groups must be nested or apart",
+                )
+            )
     return problems
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    Field,
     PlainSerializer,
     PlainValidator,
     ValidationError,
@@ -142,6 +143,15 @@ class InterNode(FrozenModel):
         return self
 
 
+class Uplink(FrozenModel):
+    """What a group of nodes, such as those of one leaf switch, shares on the way to the others."""
+
+    name: str = Field(min_length=1)
+    nodes: tuple[str, ...] = Field(min_length=1)
+    bandwidth: BytesPerSecond
+    """bytes/s in each direction, shared by all flows that leave (or enter) the group."""
+
+
 class NetworkSection(FrozenModel):
     """All links. ``None`` for a ceiling means the default rule of the contract."""
 
@@ -152,7 +162,8 @@ class NetworkSection(FrozenModel):
     """What a node can send, and what it can receive, in all."""
     per_gpu_bandwidth: BytesPerSecond | None = None
     """Ceiling of one GPU's traffic between nodes."""
-    uplinks: Annotated[tuple[()], unsupported([], (), what="uplinks shared by a group of nodes")] = ()
+    uplinks: tuple[Uplink, ...] = ()
+    """Nested or apart; a node outside all of them is limited by its own links only."""
     by_size: Annotated[tuple[()], unsupported([], (), what="efficiency by message size")] = ()
     rails: Any = None
     """Descriptive: accepted with a warning."""

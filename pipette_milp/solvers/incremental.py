@@ -15,6 +15,7 @@ import numpy as np
 from pipette_milp.accelerate import compiled
 from pipette_milp.arrays import Array, IntArray
 from pipette_milp.cost.tables import CostTables, Ring
+from pipette_milp.uplinks import flow_uplink_times, ring_uplink_times
 
 
 class Figures(NamedTuple):
@@ -55,6 +56,9 @@ class Figures(NamedTuple):
     optimizer_layer_s: float
     optimizer_extra_s: Array
     fixed_s: float
+    uplinks_of_node: IntArray
+    uplink_bytes_per_s: Array
+    """[U] `pipette_milp.uplinks.Uplinks`"""
 
     @property
     def rows(self) -> int:
@@ -79,6 +83,14 @@ class Scratch(NamedTuple):
     """[p, d] cells on each of them"""
     lengths: IntArray
     """[p] how many they are"""
+    uplink_counts: IntArray
+    uplink_crossings: IntArray
+    uplink_flow_s: Array
+    """[d]"""
+    uplink_ring_s: Array
+    """[p]"""
+    ring_loads: Array
+    """[p] bytes over each edge, all tensor ranks"""
 
 
 def figures_of(tables: CostTables) -> Figures:
@@ -135,12 +147,15 @@ def figures_of(tables: CostTables) -> Figures:
         optimizer_layer_s=float(tables.optimizer_layer_s),
         optimizer_extra_s=floats(tables.optimizer_extra_s),
         fixed_s=float(tables.fixed_s),
+        uplinks_of_node=whole(tables.uplinks.of_node),
+        uplink_bytes_per_s=floats(tables.uplinks.bytes_per_s),
     )
 
 
 def scratch_of(figures: Figures) -> Scratch:
     """Work space for the kernels."""
     n, p, d = figures.nodes, figures.pipeline, figures.data
+    uplinks = len(figures.uplink_bytes_per_s)
     return Scratch(
         leaving=np.zeros(n, dtype=np.int64),
         entering=np.zeros(n, dtype=np.int64),
@@ -152,6 +167,11 @@ def scratch_of(figures: Figures) -> Scratch:
         order=np.zeros((p, d), dtype=np.int64),
         members=np.zeros((p, d), dtype=np.int64),
         lengths=np.zeros(p, dtype=np.int64),
+        uplink_counts=np.zeros((2, uplinks), dtype=np.int64),
+        uplink_crossings=np.zeros((p, uplinks), dtype=np.int64),
+        uplink_flow_s=np.zeros(d),
+        uplink_ring_s=np.zeros(p),
+        ring_loads=np.zeros(p),
     )
 
 
@@ -230,6 +250,7 @@ def update_hops(f: Figures, work: Scratch, cells: IntArray, touched: IntArray, l
                 work.leaving[a] += 1
                 work.entering[b] += 1
                 work.pairs[a, b] += 1
+        find_flow_uplinks(f, work, cells, s, t, load, 0)
         for z in range(f.data):
             a, b = cells[s, z], cells[t, z]
             if a == b:
@@ -241,6 +262,8 @@ def update_hops(f: Figures, work: Scratch, cells: IntArray, touched: IntArray, l
                 out, into = work.leaving[a] * load, work.entering[b] * load
                 forward = max(max(alone, count / f.pair[a, b]), max(out / f.egress[a], into / f.ingress[b]))
                 backward = max(max(alone, count / f.pair[b, a]), max(into / f.egress[b], out / f.ingress[a]))
+                forward = max(forward, work.uplink_flow_s[z])
+                backward = max(backward, work.uplink_flow_s[z])
                 forward += f.latency_s[a, b]
                 backward += f.latency_s[b, a]
             for k in range(j, f.virtual - 1, f.pipeline):
@@ -251,6 +274,24 @@ def update_hops(f: Figures, work: Scratch, cells: IntArray, touched: IntArray, l
             work.leaving[a] = 0
             work.entering[b] = 0
             work.pairs[a, b] = 0
+
+
+@compiled
+def find_flow_uplinks(
+    f: Figures, work: Scratch, cells: IntArray, s: int, t: int, load: float, both_ways: int
+) -> None:
+    """Time on uplinks of the flows between two stages, into the work space; 0 where there are none."""
+    if f.uplink_bytes_per_s.shape[0] > 0:
+        flow_uplink_times(
+            cells[s],
+            cells[t],
+            load,
+            both_ways,
+            f.uplinks_of_node,
+            f.uplink_bytes_per_s,
+            work.uplink_counts,
+            work.uplink_flow_s,
+        )
 
 
 @compiled
@@ -281,6 +322,7 @@ def add_rings(f: Figures, work: Scratch, layers: IntArray, ring: int, times: Arr
                 + f.ring_bytes_extra[ring, s]
             )
             load = f.tensor * sent
+            work.ring_loads[s] = load
             a = work.order[s, m - 1]
             for i in range(m):
                 b = work.order[s, i]
@@ -288,6 +330,16 @@ def add_rings(f: Figures, work: Scratch, layers: IntArray, ring: int, times: Arr
                 work.egress_load[a] += load
                 work.ingress_load[b] += load
                 a = b
+    if f.uplink_bytes_per_s.shape[0] > 0:
+        ring_uplink_times(
+            work.order,
+            work.lengths,
+            work.ring_loads,
+            f.uplinks_of_node,
+            f.uplink_bytes_per_s,
+            work.uplink_crossings,
+            work.uplink_ring_s,
+        )
     total = 0.0
     for s in range(f.pipeline):
         m = work.lengths[s]
@@ -297,7 +349,7 @@ def add_rings(f: Figures, work: Scratch, layers: IntArray, ring: int, times: Arr
         )
         time = f.ring_latency_s[ring, 0]
         time += (m - 1) * f.ring_latency_s[ring, 1] + (f.data - m) * f.ring_latency_s[ring, 2]
-        slowest = 0.0
+        slowest = work.uplink_ring_s[s]
         for i in range(m):
             a = work.order[s, i]
             if work.members[s, i] >= 2:
@@ -340,6 +392,7 @@ def embedding_exchange(f: Figures, work: Scratch, cells: IntArray) -> float:
             work.pairs[b, a] += 1
     load = f.tensor * f.embedding_bytes
     alone = f.embedding_bytes / f.port
+    find_flow_uplinks(f, work, cells, 0, last, load, 1)
     slowest = 0.0
     for z in range(f.data):
         a, b = cells[0, z], cells[last, z]
@@ -350,6 +403,7 @@ def embedding_exchange(f: Figures, work: Scratch, cells: IntArray) -> float:
             count = work.pairs[a, b] * load
             there = max(max(alone, count / f.pair[a, b]), max(one / f.egress[a], other / f.ingress[b]))
             back = max(max(alone, count / f.pair[b, a]), max(other / f.egress[b], one / f.ingress[a]))
+            there, back = max(there, work.uplink_flow_s[z]), max(back, work.uplink_flow_s[z])
             slowest = max(slowest, max(f.latency_s[a, b] + there, f.latency_s[b, a] + back))
     for z in range(f.data):
         a, b = cells[0, z], cells[last, z]

@@ -34,7 +34,7 @@ from pipette_milp.solvers.pattern_model import PatternModel
 from pipette_milp.solvers.patterns import Prices, useful_contents
 from pipette_milp.solvers.split_model import SplitModel
 from pipette_milp.solvers.time_unit import in_unit
-from tests.oracle.tiny_tables import Optimum, exhaustive, layer_splits, random_tables
+from tests.oracle.tiny_tables import Optimum, exhaustive, layer_splits, random_tables, with_uplinks
 from tests.oracle.varied_tables import (
     Feature,
     busy_cards,
@@ -55,6 +55,7 @@ CEILINGS = (0.5, 0.9, 0.999, 1.0 + 1e-7, 1.0 + 2e-6, 1.001, 1.1, 2.0, 1e9)
 """In optima."""
 INSTANCES = 150
 SLOW_INSTANCES = 2000
+UPLINK_INSTANCES = 32
 QUESTIONS = 3
 """Pairs of partition and ceiling asked of each instance in the normal run."""
 LIMIT_S = 60.0
@@ -190,6 +191,14 @@ def check_tables(tables: CostTables, rng: np.random.Generator, questions: int | 
 def test_bounds(first: int) -> None:
     for seed in range(first, first + 10):
         check(seed, QUESTIONS)
+
+
+@pytest.mark.parametrize("first", range(0, UPLINK_INSTANCES, 8))
+def test_bounds_hold_with_uplinks(first: int) -> None:
+    """No bound counts them: every one must stay below the best plan, which they only make slower."""
+    for seed in range(first, first + 8):
+        rng = np.random.default_rng(20_000 + seed)
+        check_tables(with_uplinks(varied_tables(rng), seed), rng, QUESTIONS)
 
 
 @pytest.mark.parametrize("features", TOGETHER, ids=lambda those: "_and_".join(one.__name__ for one in those))

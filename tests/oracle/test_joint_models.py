@@ -14,7 +14,8 @@ import pytest
 from pipette_milp.cost.placement import placement_durations
 from pipette_milp.cost.tables import CostTables
 from pipette_milp.solvers.joint import JointOutcome, JointProgress, solve_joint
-from tests.oracle.tiny_tables import SHAPES, Optimum, exhaustive, random_tables
+from pipette_milp.uplinks import Uplinks
+from tests.oracle.tiny_tables import SHAPES, Optimum, exhaustive, random_tables, with_uplinks
 
 SAME = 1e-6
 """Relative difference of simulated times that count as equal."""
@@ -57,7 +58,8 @@ def check(families: list[CostTables], scales: list[float], backend: str) -> Join
 
 
 def instance(seed: int) -> CostTables:
-    return random_tables(np.random.default_rng(seed), SHAPES[seed % len(SHAPES)])
+    tables = random_tables(np.random.default_rng(seed), SHAPES[seed % len(SHAPES)])
+    return with_uplinks(tables, seed) if seed % 4 == 3 else tables
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -104,6 +106,7 @@ def test_the_instances_cover_what_they_should() -> None:
     assert any(t.sync_buckets > 1 for t in tables)
     assert any(not np.array_equal(t.pair_bytes_per_s, t.pair_bytes_per_s.T) for t in tables)
     assert any(o is None for o in optima), "no instance is infeasible"
+    assert sum(_waits_for_an_uplink(t, o) for t, o in zip(tables, optima, strict=True)) >= 3
     assert sum(_memory_binds(t, o) for t, o in zip(tables, optima, strict=True)) >= 3
     assert sum(_uneven(o) for o in optima) >= 5
     assert sum(_shares(t, o) for t, o in zip(tables, optima, strict=True)) >= 5
@@ -114,6 +117,12 @@ def _memory_binds(tables: CostTables, optimum: Optimum | None) -> bool:
     low, high = tables.min_layers.sum(), tables.max_layers.max()
     used = tables.memory_layer_bytes[: tables.pipeline] * high + tables.memory_extra_bytes
     return optimum is not None and low < tables.total_layers and bool(used.max() > tables.memory_usable_bytes)
+
+
+def _waits_for_an_uplink(tables: CostTables, optimum: Optimum | None) -> bool:
+    """Without uplinks the best plan would take less time."""
+    free = exhaustive(replace(tables, uplinks=Uplinks())) if len(tables.uplinks) else None
+    return optimum is not None and free is not None and free.simulated_s < optimum.simulated_s * (1 - SAME)
 
 
 def _uneven(optimum: Optimum | None) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from pipette_milp.cost.durations import Durations
 from pipette_milp.cost.tables import CostTables, Ring
 from pipette_milp.schema.plan import Configuration, split_stages
 from pipette_milp.simulator import compose_iteration, event_graph, finish_times
+from pipette_milp.uplinks import Uplinks
 
 Placement = tuple[tuple[int, ...], ...]
 
@@ -135,6 +136,16 @@ def random_tables(rng: np.random.Generator, shape: tuple | None = None) -> CostT
     )
 
 
+def with_uplinks(tables: CostTables, seed: int) -> CostTables:
+    """Two groups of nodes with narrow ways out, at times a third inside the first."""
+    rng, nodes = np.random.default_rng(seed), tables.num_nodes
+    first = int(rng.integers(1, nodes + 1))
+    groups = [(range(first), rng.uniform(1e9, 8e9)), (range(first, nodes), rng.uniform(1e9, 8e9))]
+    if rng.random() < 0.5:
+        groups.append((range(int(rng.integers(1, first + 1))), rng.uniform(1e9, 8e9)))
+    return replace(tables, uplinks=Uplinks.of(groups, nodes))
+
+
 def _even(layers: int, stages: int) -> tuple[int, ...]:
     return tuple(layers // stages + (index < layers % stages) for index in range(stages))
 
@@ -183,6 +194,10 @@ def flow_times(tables: CostTables, flows: list[tuple[int, int]], size: float) ->
             times.append(tables.local_latency_s[a] + size / tables.local_bytes_per_s[a])
             continue
         load = tables.tensor * size
+        on_uplinks = [
+            sum(u in out_of(tables, *flow) for flow in crossing) * load / tables.uplinks.bytes_per_s[u[0]]
+            for u in out_of(tables, a, b)
+        ]
         times.append(
             tables.latency_s[a, b]
             + max(
@@ -190,9 +205,16 @@ def flow_times(tables: CostTables, flows: list[tuple[int, int]], size: float) ->
                 crossing.count((a, b)) * load / tables.pair_bytes_per_s[a, b],
                 sum(c == a for c, _ in crossing) * load / tables.egress_bytes_per_s[a],
                 sum(e == b for _, e in crossing) * load / tables.ingress_bytes_per_s[b],
+                *on_uplinks,
             )
         )
     return times
+
+
+def out_of(tables: CostTables, a: int, b: int) -> list[tuple[int, str]]:
+    """Uplinks that a flow passes, with the direction."""
+    inside = [set(row[row >= 0].tolist()) for row in tables.uplinks.of_node] or [set()] * tables.num_nodes
+    return [(u, "out") for u in inside[a] - inside[b]] + [(u, "in") for u in inside[b] - inside[a]]
 
 
 def hop_times(tables: CostTables, placement: Placement, boundary: int) -> tuple[list[float], list[float]]:
@@ -240,6 +262,12 @@ def ring_times(tables: CostTables, ring: Ring, stage_layers: list[int], placemen
                 out / tables.egress_bytes_per_s[a],
                 into / tables.ingress_bytes_per_s[b],
             ]
+            group = [k for k in range(len(edges)) if set(placement[k]) & set(nodes)]
+            for u in out_of(tables, a, b):
+                load = sum(
+                    tables.tensor * sent[k] for k in group for edge in edges[k] if u in out_of(tables, *edge)
+                )
+                terms.append(load / tables.uplinks.bytes_per_s[u[0]])
         m = len(set(nodes))
         latency = (
             ring.latency_s

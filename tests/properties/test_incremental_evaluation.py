@@ -13,7 +13,7 @@ from pipette_milp.solvers.evaluation import Candidate, Evaluator, balanced_split
 from pipette_milp.solvers.greedy import greedy
 from pipette_milp.solvers.moves import DRAWS, bounds_of, mix_of, propose
 from pipette_milp.solvers.screening import Screen
-from tests.oracle.tiny_tables import random_tables
+from tests.oracle.tiny_tables import random_tables, with_uplinks
 
 NOTHING = np.zeros(0, dtype=np.int64)
 
@@ -22,6 +22,8 @@ def solvable(seed: int):
     rng = np.random.default_rng(seed)
     while True:
         tables = random_tables(rng)
+        if seed % 3 == 0:
+            tables = with_uplinks(tables, seed)
         if balanced_split(tables) is not None:
             return tables, rng
 

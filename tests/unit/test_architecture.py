@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "pipette_milp"
 GROUPS = (
     ("errors", "units", "arrays", "accelerate"),
     ("schema", "presets"),
-    ("cluster", "layer_shapes", "transformer", "plans", "importers", "init"),
+    ("uplinks", "cluster", "layer_shapes", "transformer", "plans", "importers", "init"),
     ("schedules", "cost", "legality", "search_space", "partial_configuration"),
     ("simulator", "assessment", "estimate"),
     ("formulations", "solvers", "baselines", "calibration", "certificates", "verify"),

@@ -17,6 +17,7 @@ from pipette_milp.formulations import cpsat, milp
 from pipette_milp.formulations.cuts import PathCut
 from pipette_milp.formulations.problem import CONSTRAINT_FAMILIES, JointProblem, ModelPlan
 from pipette_milp.schema.plan import Configuration, split_stages
+from pipette_milp.uplinks import Uplinks
 from tests.unit.formulations.model_harness import BACKENDS, TOLERANCE_S, fix_plan, harness
 
 PLACES = ("one_family", "cell_on_one_node", "node_slots", "layer_split")
@@ -286,6 +287,45 @@ def test_ring_sharing_between_stages(backend: str, nodes: tuple, layers: tuple[i
     if nodes == ((0, 1), (0, 1)):
         alone = value(backend, problem(family), RINGS, ModelPlan(0, layers, nodes), "sync", 0)
         assert alone < expected[0] - TOLERANCE_S, "nothing was shared"
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        ((0, 1), (0, 1)),
+        ((0, 2), (0, 2)),
+        ((0, 2), (1, 2)),
+        ((0, 2), (2, 1)),
+        ((0, 2, 1), (1, 0, 2)),
+        ((0, 0, 2), (2, 1, 1)),
+        ((0, 2, 1, 2), (1, 2, 0, 1)),
+    ],
+)
+@pytest.mark.parametrize("layers", [(3, 3), (5, 1)])
+def test_rings_on_uplinks(backend: str, nodes: tuple, layers: tuple[int, int]) -> None:
+    """Nodes 0 and 1 share one uplink, node 0 has another."""
+    family = tables(data=len(nodes[0]), slots=(4, 4, 4))
+    family = replace(family, uplinks=Uplinks.of([([0, 1], 1e9), ([0], 9e8)], 3))
+    for name in ("sync", "gather"):
+        expected = ring_times(family, getattr(family, name), np.array(layers), np.array(nodes))
+        for s in range(2):
+            only = (*RINGS, "ring_order", "ring_sharing", "ring_uplinks")
+            found = value(backend, problem(family), only, ModelPlan(0, layers, nodes), name, s)
+            assert found == pytest.approx(expected[s], abs=TOLERANCE_S)
+
+
+@pytest.mark.parametrize("nodes", [((0, 1), (2, 2)), ((0, 2), (1, 1)), ((0, 1), (1, 0)), ((2, 2), (0, 2))])
+def test_flows_on_uplinks(backend: str, nodes: tuple) -> None:
+    family = tables(slots=(4, 4, 4))
+    family = replace(family, uplinks=Uplinks.of([([0, 1], 1e9), ([0], 9e8)], 3))
+    expected = placement_durations(family, np.array([3, 3]), np.array(nodes))
+    only = ("hop_arcs", "hop_time", "hop_sharing", "embedding_arcs", "embedding_time")
+    for z in range(2):
+        for name in ("hop_forward", "hop_backward"):
+            found = value(backend, problem(family), only, plan(*nodes), name, (0, z))
+            assert found == pytest.approx(getattr(expected, f"{name}_s")[0, z], abs=TOLERANCE_S)
+    found = value(backend, problem(family), only, plan(*nodes), "embedding")
+    assert found == pytest.approx(expected.embedding_sync_s, abs=TOLERANCE_S)
 
 
 @pytest.mark.parametrize("backward_layer_s", [1e-3, 2e-2])

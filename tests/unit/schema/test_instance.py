@@ -185,7 +185,6 @@ def test_descriptive_detail_is_a_warning() -> None:
     ("path", "value"),
     [
         ("cluster/domains", [{"name": "x", "nodes": ["n0"]}]),
-        ("cluster/network/uplinks", [{"name": "pod", "nodes": ["n0"], "bandwidth": "1 TB/s"}]),
         ("cluster/network/by_size", [{"bytes": 65536, "efficiency": 0.3}]),
         ("cluster/network/inter_node/bandwidth", {"snapshots": []}),
         ("cluster/node_types", {"box": {"gpus": ["A100", "H100"]}}),
