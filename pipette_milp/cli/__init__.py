@@ -25,7 +25,7 @@ def _application() -> Any:
     """The `typer.Typer` with all commands."""
     import typer
 
-    from pipette_milp.cli import catalogue, exporting, importing, init, inspect, solve
+    from pipette_milp.cli import catalogue, compare, exporting, importing, init, inspect, solve
 
     app = typer.Typer(
         add_completion=False,
@@ -61,6 +61,7 @@ def _application() -> Any:
     app.command("verify")(inspect.verify)
     app.command("import")(importing.import_files)
     app.command("export")(exporting.export)
+    app.command("compare")(compare.compare)
     app.command("schema")(catalogue.schema)
     app.command("list")(catalogue.list_registered)
     return app
