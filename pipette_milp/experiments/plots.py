@@ -24,6 +24,7 @@ from pipette_milp.experiments.statistics import (
     time_to_excess_s,
     time_to_gap_s,
 )
+from pipette_milp.plots.style import LEGEND_POINTS, bare, canvas, title_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -137,7 +138,9 @@ def wins_and_losses(
             share = result.wins / result.decided
             axes.plot([low, high], [row, row], color="#555555", linewidth=2, solid_capstyle="butt")
             axes.plot(share, row, marker=MARKERS[0], color=COLORS[0], markersize=7)
-        axes.annotate(label, (0.5, row), (0, 9), textcoords="offset points", ha="center", fontsize=8)
+        axes.annotate(
+            label, (0.5, row), (0, 9), textcoords="offset points", ha="center", fontsize=LEGEND_POINTS
+        )
     axes.axvline(0.5, color="#999999", linewidth=0.8, linestyle=":")
     axes.set_xlim(-0.03, 1.03)
     axes.set_ylim(len(others) - 0.4, -0.6)
@@ -200,15 +203,7 @@ def _style(index: int) -> dict[str, Any]:
 
 
 def _panel(axes: Axes | None) -> tuple[Figure, Axes]:
-    from matplotlib.figure import Figure
-
-    if axes is not None:
-        figure = axes.figure
-        while not isinstance(figure, Figure):  # inside a sub-figure
-            figure = figure.figure
-        return figure, axes
-    figure = Figure(figsize=PANEL_INCHES, layout="constrained")
-    return figure, figure.add_subplot()
+    return canvas(axes, *PANEL_INCHES)
 
 
 def _percent_axis(axis: Any) -> None:
@@ -225,10 +220,9 @@ def _share_axis(axes: Axes) -> None:
 
 
 def _finish(axes: Axes, title: str, *, legend: bool = True) -> None:
-    axes.set_title(title, fontsize=10)
+    title_of(axes, title)
     axes.grid(True, color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    bare(axes, "top", "right")
     if legend and axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False, fontsize=8)
+        axes.legend(frameon=False, fontsize=LEGEND_POINTS)
