@@ -25,7 +25,7 @@ def _application() -> Any:
     """The `typer.Typer` with all commands."""
     import typer
 
-    from pipette_milp.cli import catalogue, compare, exporting, importing, init, inspect, solve
+    from pipette_milp.cli import accuracy, catalogue, compare, exporting, importing, init, inspect, solve
 
     app = typer.Typer(
         add_completion=False,
@@ -59,6 +59,7 @@ def _application() -> Any:
     app.command("estimate")(inspect.estimate)
     app.command("simulate")(inspect.simulate)
     app.command("verify")(inspect.verify)
+    app.command("accuracy")(accuracy.accuracy)
     app.command("import")(importing.import_files)
     app.command("export")(exporting.export)
     app.command("compare")(compare.compare)

@@ -10,11 +10,12 @@ import numpy as np
 from pipette_milp.arrays import Array, IntArray
 from pipette_milp.cluster import Cluster
 from pipette_milp.cost import communication
-from pipette_milp.cost.compute import ELEMENT_BYTES, HOST_OVERHEAD_PER_TASK_S, ComputeModel, TaskTime
+from pipette_milp.cost.compute import ELEMENT_BYTES, ComputeModel, TaskTime
 from pipette_milp.cost.memory import MemoryModel, StageMemory
 from pipette_milp.cost.tables import CostTables
 from pipette_milp.errors import InputError, Problem
 from pipette_milp.schedules import get_schedule
+from pipette_milp.schema.constants import CostConstants, FrameworkProfile, default_constants
 from pipette_milp.schema.instance import Instance
 from pipette_milp.schema.plan import Configuration
 from pipette_milp.transformer import Transformer
@@ -57,7 +58,20 @@ class CostModel:
 
     @cached_property
     def compute(self) -> ComputeModel:
-        return ComputeModel(self.transformer, self.cluster.gpu, self.instance.training)
+        return ComputeModel(
+            self.transformer, self.cluster.gpu, self.instance.training, self.constants, self.profile
+        )
+
+    @property
+    def constants(self) -> CostConstants:
+        """Fitted constants: the instance's own, else the shipped ones."""
+        return self.instance.compute.constants or default_constants()
+
+    @property
+    def profile(self) -> FrameworkProfile:
+        """Host and fusion figures of the framework."""
+        named = self.instance.compute.framework_profile
+        return self.constants.profile(named or self.instance.training.framework)
 
     @cached_property
     def memory(self) -> MemoryModel:
@@ -110,9 +124,10 @@ class CostModel:
         head = _add(self.compute.head(tokens, tensor), collectives.head)
 
         separate = get_schedule(configuration.schedule).separates_weight_gradient
-        forward_extra = np.full(virtual, HOST_OVERHEAD_PER_TASK_S)
-        backward_extra = np.full(virtual, HOST_OVERHEAD_PER_TASK_S)
-        weight_extra = np.full(virtual, HOST_OVERHEAD_PER_TASK_S if separate else 0.0)
+        overhead_s = self.compute.host_overhead_per_task_s
+        forward_extra = np.full(virtual, overhead_s)
+        backward_extra = np.full(virtual, overhead_s)
+        weight_extra = np.full(virtual, overhead_s if separate else 0.0)
         for index, extra in ((0, embedding), (virtual - 1, head)):
             forward_extra[index] += extra.forward_s
             backward_extra[index] += extra.input_gradient_s if separate else extra.backward_s
@@ -207,7 +222,10 @@ class CostModel:
 
     def _tensor_group(self, configuration: Configuration) -> communication.TensorGroup:
         return communication.TensorGroup(
-            configuration.tensor, float(self.cluster.local_bytes_per_s.min()), configuration.overlap.tensor
+            configuration.tensor,
+            float(self.cluster.local_bytes_per_s.min()),
+            configuration.overlap.tensor,
+            self.profile.asynchronous_tensor_reduce,
         )
 
     def _layer_compute(self, configuration: Configuration) -> TaskTime:

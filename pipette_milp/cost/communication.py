@@ -43,6 +43,8 @@ class TensorGroup:
     bytes_per_s: float
     hidden_fraction: float
     """Share of the exposed time that chunked overlap hides (``overlap.tensor``)."""
+    asynchronous: bool = True
+    """Whether the backward's collectives run under the weight gradient's products."""
 
     def all_reduce_s(self, payload_bytes: float) -> float:
         """2(t-1)/t of the payload through each port."""
@@ -70,7 +72,7 @@ class TensorGroup:
         A hidden collective runs under the products of one of the layer's two blocks, attention or MLP: half
         of those of the weight gradient, which are as large as those of the input's.
         """
-        under = compute.weight_gradient_s / 2
+        under = compute.weight_gradient_s / 2 if self.asynchronous else 0.0
         if sequence_parallel:
             gather = self.all_gather_s(activation_bytes)
             forward = 4 * self.exposed_s(gather)

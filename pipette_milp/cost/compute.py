@@ -1,27 +1,28 @@
-"""Compute time of one layer, the embedding and the head: a roofline over matrices and element-wise kernels.
+"""Compute time of one layer, the embedding and the head: a roofline over products and element-wise kernels.
 
-Matrices run at a fraction of the peak, element-wise kernels at a fraction of the memory bandwidth, each task
-pays a host overhead once. Right in structure, not fitted: the three constants below are round figures, and a
-result says so in ``settings.model_error``.
+Every product is timed by its shape (`products`), element-wise kernels by the bytes they move, and a layer
+lasts at least as long as the host needs to issue its kernels. Forward, gradient of the input and gradient
+of the weights are kept apart; recompute is part of the backward. All fitted figures are `CostConstants`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from pipette_milp.cluster import GpuType
+from pipette_milp.cost.products import Products
+from pipette_milp.schema.constants import CostConstants, FrameworkProfile
 from pipette_milp.schema.training import TrainingSection
 from pipette_milp.transformer import Transformer
 
-MATRIX_EFFICIENCY = 0.70
-"""Attained / peak FLOP/s of a layer's matrix products, dimensionless. Not fitted: large bf16 products reach
-0.7 to 0.8 of an A100's 312 TFLOP/s in vendor library benchmarks."""
-MEMORY_EFFICIENCY = 0.80
-"""Attained / peak memory bandwidth of element-wise kernels, dimensionless. Not fitted: stream benchmarks
-reach 0.8 to 0.9."""
-HOST_OVERHEAD_PER_TASK_S = 50e-6
-"""Kernel-launch latency exposed once per forward or backward of a stage, seconds: every exchange ends in a
-device synchronise (costs, section 2). Not fitted."""
+FLASH_BACKWARD_FLOP = 2.5
+"""Backward over forward operations of fused attention: five products for two (arXiv 2205.14135)."""
+ELEMENTWISE_KERNELS = 10
+"""Kernels of a layer's forward besides its products: two norms, two residual additions, activation function,
+position embedding and splitting of heads. Nominal: ``launch_s`` is fitted on top of it."""
+SCORE_KERNELS = 4
+"""More of them without fused attention: scale and mask, softmax, dropout, transposition."""
 
 ELEMENT_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
 """Bytes of an activation element by training precision."""
@@ -50,50 +51,110 @@ class ComputeModel:
     transformer: Transformer
     gpu: GpuType
     training: TrainingSection
+    constants: CostConstants
+    profile: FrameworkProfile
 
     @property
     def element_bytes(self) -> int:
         return ELEMENT_BYTES[self.training.precision]
 
-    def matrix_s(self, flop: float) -> float:
-        """Seconds of ``flop`` operations in matrix products."""
-        return flop / (self.gpu.peak_flop_per_s[self.training.precision] * MATRIX_EFFICIENCY)
+    @cached_property
+    def products(self) -> Products:
+        return Products(self.gpu, self.training.precision, self.element_bytes, self.constants)
 
-    def traffic_s(self, moved_bytes: float) -> float:
-        """Seconds to move ``moved_bytes`` to and from device memory."""
-        return moved_bytes / (self.gpu.memory_bytes_per_s * MEMORY_EFFICIENCY)
+    @property
+    def host_overhead_per_task_s(self) -> float:
+        """Host time exposed once per forward or backward of a stage."""
+        return self.profile.host_overhead_per_task_s
 
     def layer(self, tokens: int, tensor: int, *, sequence_parallel: bool, recompute: str) -> TaskTime:
         """One layer, one micro-batch, without communication."""
-        flash = self.training.flash_attention
-        matrices = self.matrix_s(tokens * self.transformer.layer_matrix_flop(tensor))
-        attention = self.matrix_s(tokens * self.transformer.attention_flop(tensor, causal=flash))
-        traffic = self.traffic_s(
-            tokens
-            * self.transformer.layer_memory_traffic_bytes(
-                tensor, element_bytes=self.element_bytes, sequence_parallel=sequence_parallel, flash=flash
-            )
-        )
-        scores = self.traffic_s(
-            tokens
-            * self.transformer.scores_memory_traffic_bytes(
-                tensor, element_bytes=self.element_bytes, flash=flash
-            )
-        )
-        forward = matrices + attention + traffic
-        again = {"none": 0.0, "selective": attention + scores, "full": forward}[recompute]
+        shapes = self._weight_shapes(tensor)
+        forward = sum(self.products.product_s(tokens, k, n) for k, n in shapes)
+        input_gradient = sum(self.products.product_s(tokens, n, k) for k, n in shapes)
+        weight_gradient = sum(self.products.product_s(k, tokens, n) for k, n in shapes)
+        core, core_backward, scores = self._attention(tokens, tensor)
+        traffic = self._elementwise_s(tokens, tensor, sequence_parallel=sequence_parallel)
         # scores and values have no weights: both of their gradients belong to the input's part
-        return TaskTime(forward, matrices + 2 * attention + 2 * traffic + again, matrices)
+        forward += core + scores + traffic
+        input_gradient += core_backward + 2 * (scores + traffic)
+
+        issue = self.profile.launch_s * self._kernels
+        forward = max(forward, issue)
+        weight_gradient = max(weight_gradient, self.profile.launch_s * len(shapes))
+        input_gradient = max(input_gradient, issue)
+        again = {"none": 0.0, "selective": core + scores, "full": forward}[recompute]
+        scale = self.constants.time_scale
+        return TaskTime(scale * forward, scale * (input_gradient + again), scale * weight_gradient)
 
     def embedding(self, tokens: int, *, sequence_parallel: bool, tensor: int) -> TaskTime:
         """Look-up, addition of positions and dropout."""
         hidden = self.transformer.model.hidden_size / (tensor if sequence_parallel else 1)
-        moved = self.traffic_s(3.0 * tokens * hidden * self.element_bytes)
+        moved = (
+            self.products.traffic_s(3.0 * tokens * hidden * self.element_bytes) * self.constants.time_scale
+        )
         return TaskTime(moved, 0.0, moved)
 
     def head(self, tokens: int, tensor: int) -> TaskTime:
         """Final norm, output matrix and loss; the loss works on fp32 copies of the logits."""
-        matrix = self.matrix_s(tokens * self.transformer.head_flop(tensor))
-        logits = tokens * self.transformer.padded_vocabulary(tensor) / tensor
-        loss = self.traffic_s(logits * (self.element_bytes + 3 * 4.0))
-        return TaskTime(matrix + loss, matrix + self.traffic_s(logits * (4.0 + self.element_bytes)), matrix)
+        hidden = self.transformer.model.hidden_size
+        rows = self.transformer.padded_vocabulary(tensor) / tensor
+        product = self.products.product_s
+        logits = tokens * rows
+        loss = self.products.traffic_s(logits * (self.element_bytes + 3 * 4.0))
+        gradient = self.products.traffic_s(logits * (4.0 + self.element_bytes))
+        scale = self.constants.time_scale
+        return TaskTime(
+            scale * (product(tokens, hidden, rows) + loss),
+            scale * (product(tokens, rows, hidden) + gradient),
+            scale * product(hidden, tokens, rows),
+        )
+
+    def _weight_shapes(self, tensor: int) -> list[tuple[float, float]]:
+        """(inner, columns) of the forward's products with weights on one tensor rank."""
+        transformer = self.transformer
+        model = transformer.model
+        width = transformer.attention_width / tensor
+        kv_width = transformer.kv_heads_per_rank(tensor) * model.head_dim
+        ffn = model.ffn_hidden_size / tensor
+        return [
+            (model.hidden_size, width + 2 * kv_width),
+            (width, model.hidden_size),
+            (model.hidden_size, ffn * (transformer.mlp_matrices - 1)),
+            (ffn, model.hidden_size),
+        ]
+
+    def _attention(self, tokens: int, tensor: int) -> tuple[float, float, float]:
+        """Core of attention: forward and backward seconds of its products, seconds of softmax and
+        dropout."""
+        transformer, model = self.transformer, self.transformer.model
+        if self.training.flash_attention:
+            flop = tokens * transformer.attention_flop(tensor, causal=True)
+            return self.products.flash_s(flop), self.products.flash_s(FLASH_BACKWARD_FLOP * flop), 0.0
+        length, head = model.sequence_length, model.head_dim
+        batch = tokens / length * model.attention_heads / tensor
+        product = self.products.product_s
+        # the gradient of the probabilities has the shape of the scores; both gradients of the scores' factors
+        # and the gradient of the values have the shape of the output
+        scores = product(length, head, length, batch)
+        values = product(length, length, head, batch)
+        traffic = self.products.traffic_s(
+            self.profile.elementwise_passes
+            * tokens
+            * transformer.scores_memory_traffic_bytes(tensor, element_bytes=self.element_bytes, flash=False)
+        )
+        return scores + values, scores + 3 * values, traffic
+
+    def _elementwise_s(self, tokens: int, tensor: int, *, sequence_parallel: bool) -> float:
+        """Norms, residual additions and activation function of the forward."""
+        moved = self.transformer.layer_memory_traffic_bytes(
+            tensor, element_bytes=self.element_bytes, sequence_parallel=sequence_parallel, flash=True
+        )
+        kernels = ELEMENTWISE_KERNELS * self.constants.kernel_s
+        return self.products.traffic_s(self.profile.elementwise_passes * tokens * moved) + kernels
+
+    @property
+    def _kernels(self) -> int:
+        """Kernels the host issues for a layer's forward, and again for its input gradient."""
+        fused = self.training.flash_attention
+        return 4 + ELEMENTWISE_KERNELS + (1 if fused else 2 + SCORE_KERNELS)

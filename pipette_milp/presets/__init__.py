@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -27,6 +28,39 @@ def _data(file: str) -> dict[str, Any]:
 def presets(kind: str) -> dict[str, dict[str, Any]]:
     """All presets of a kind ("gpu" or "model") by name; every one has a ``source``."""
     return _data(KINDS[kind])
+
+
+@dataclass(frozen=True)
+class Chip:
+    """What the data sheet says about a GPU beyond peak and bandwidth."""
+
+    architecture: str
+    multiprocessors: int
+
+
+@cache
+def chip(gpu_name: str) -> Chip | None:
+    """Chip of a GPU by the name its type has in an instance; None for names that are no preset's.
+
+    Variants share the chip, so an unknown name counts when it begins with the model of exactly one chip
+    ("A100-SXM4-64GB").
+    """
+    wanted = gpu_name.strip().lower()
+    known = presets("gpu")
+    names = {
+        alias.lower(): preset
+        for canonical, preset in known.items()
+        for alias in (canonical, preset["name"], *preset.get("aliases", ()))
+    }
+    found = [names[wanted]] if wanted in names else []
+    if not found:
+        family = wanted.replace("_", "-").replace(" ", "-").split("-")[0]
+        found = [preset for canonical, preset in known.items() if canonical.split("-")[0] == family]
+    chips = {Chip(preset["architecture"], preset["multiprocessors"]) for preset in found}
+    if not chips:
+        return None
+    # PCIe and SXM parts of one chip differ in the multiprocessors that are switched on
+    return max(chips, key=lambda item: item.multiprocessors)
 
 
 def scale_up(name: str) -> dict[str, str]:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator, model_validator
 
+from pipette_milp.schema.constants import CostConstants
 from pipette_milp.schema.plan import FrozenModel
 from pipette_milp.schema.quantities import ONE_OR_MANY, Count, Flag, Seconds, unsupported
 from pipette_milp.schema.strict import Location, not_supported, problems_error
@@ -18,6 +19,11 @@ class ComputeSection(FrozenModel):
 
     kind: Annotated[str, unsupported("analytic", what='only kind "analytic"')] = "analytic"
     entries: Annotated[tuple[()], unsupported([], (), what="profiled layer times")] = ()
+    framework_profile: Annotated[str, Field(min_length=1)] | None = None
+    """Host and fusion figures of which framework, a key of the constants' ``frameworks``; None = those of
+    ``training.framework``."""
+    constants: CostConstants | None = None
+    """Fitted constants of the cost model; None = the shipped ones."""
 
 
 class Fix(FrozenModel):

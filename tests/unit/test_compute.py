@@ -6,45 +6,56 @@ from typing import Any
 
 import pytest
 
-from pipette_milp.cost.compute import (
-    HOST_OVERHEAD_PER_TASK_S,
-    MATRIX_EFFICIENCY,
-    MEMORY_EFFICIENCY,
-    TaskTime,
-)
+from pipette_milp.cost.compute import ELEMENTWISE_KERNELS, SCORE_KERNELS, ComputeModel, TaskTime
+from pipette_milp.schema.constants import default_constants
 from tests.instance_cases import configuration, costs
 
 TOKENS, H, F, A, S, V = 512, 1024, 4096, 16, 512, 50_304
-FLOP_PER_S = 312e12 * MATRIX_EFFICIENCY
-BYTES_PER_S = 2039e9 * MEMORY_EFFICIENCY
-MATRICES = TOKENS * 24 * H * H / FLOP_PER_S
-"""Forward products of the weight matrices of one layer."""
-ATTENTION = TOKENS * 4 * S * H / FLOP_PER_S
-"""Forward products of scores and values, the full square."""
-SCORES = TOKENS * (2 * 2 + 2 * 2 + 1) * A * S / BYTES_PER_S
+MODEL = costs().compute
+PRODUCT, TRAFFIC = MODEL.products.product_s, MODEL.products.traffic_s
+WEIGHTS = ((H, 3 * H), (H, H), (H, F), (F, H))
+"""Inner dimension and columns of the layer's products."""
+FORWARD = sum(PRODUCT(TOKENS, k, n) for k, n in WEIGHTS)
+INPUT = sum(PRODUCT(TOKENS, n, k) for k, n in WEIGHTS)
+WEIGHT = sum(PRODUCT(k, TOKENS, n) for k, n in WEIGHTS)
+SCORES = PRODUCT(S, H / A, S, A)
+VALUES = PRODUCT(S, S, H / A, A)
+PASSES = MODEL.profile.elementwise_passes
+SOFTMAX = TRAFFIC(PASSES * TOKENS * (2 * 2 + 2 * 2 + 1) * A * S)
 """Softmax and dropout over the scores: read, write; read, write, mask."""
-ELEMENT_WISE = TOKENS * (10 * 2 * H + 2 * H + 2 * F * 2) / BYTES_PER_S
-"""Norms, residuals with dropout masks, activation function."""
+NORMS = TRAFFIC(PASSES * TOKENS * (10 * 2 * H + 2 * H)) + ELEMENTWISE_KERNELS * MODEL.constants.kernel_s
+"""Norms, residuals with dropout masks; and what starting every kernel costs."""
+ACTIVATION = TRAFFIC(PASSES * TOKENS * 2 * F * 2)
+ELEMENT_WISE = NORMS + ACTIVATION
+
+
+def without_host(model: ComputeModel) -> ComputeModel:
+    """The same device with a host that needs no time."""
+    profile = model.profile.model_copy(update={"launch_s": 0.0})
+    return ComputeModel(model.transformer, model.gpu, model.training, model.constants, profile)
 
 
 def layer(tensor: int = 1, *, flash: bool = False, parallel: bool = False, **options: Any) -> TaskTime:
-    compute = costs(training={"flash_attention": flash}).compute
+    compute = without_host(costs(training={"flash_attention": flash}).compute)
     recompute = options.get("recompute", "none")
     return compute.layer(TOKENS, tensor, sequence_parallel=parallel, recompute=recompute)
 
 
 def test_a_layer() -> None:
     time = layer()
-    forward = MATRICES + ATTENTION + SCORES + ELEMENT_WISE
-    assert time.forward_s == pytest.approx(forward, rel=1e-12)
+    assert time.forward_s == pytest.approx(FORWARD + SCORES + VALUES + SOFTMAX + ELEMENT_WISE, rel=1e-12)
     # products of activations have two gradients but no weights
-    backward = 2 * MATRICES + 2 * ATTENTION + 2 * (SCORES + ELEMENT_WISE)
-    assert time.backward_s == pytest.approx(backward, rel=1e-12)
-    assert time.weight_gradient_s == pytest.approx(MATRICES, rel=1e-12)
+    backward = INPUT + SCORES + 3 * VALUES + 2 * (SOFTMAX + ELEMENT_WISE)
+    assert time.input_gradient_s == pytest.approx(backward, rel=1e-12)
+    assert time.weight_gradient_s == pytest.approx(WEIGHT, rel=1e-12)
 
 
 def test_flash_attention_skips_the_masked_half_and_keeps_no_scores() -> None:
-    assert layer(flash=True).forward_s == pytest.approx(MATRICES + ATTENTION / 2 + ELEMENT_WISE, rel=1e-12)
+    flop = TOKENS * 2 * S * H
+    core = MODEL.products.flash_s(flop)
+    assert layer(flash=True).forward_s == pytest.approx(FORWARD + core + ELEMENT_WISE, rel=1e-12)
+    speed = 312e12 * default_constants().efficiency_of(None) * default_constants().flash_efficiency
+    assert core == pytest.approx(flop / speed + default_constants().kernel_s, rel=1e-12)
 
 
 @pytest.mark.parametrize("flash", [False, True])
@@ -52,7 +63,7 @@ def test_recompute_repeats_the_core_of_attention_or_all_of_the_forward(flash: bo
     none, selective, full = (
         layer(flash=flash, recompute=recompute) for recompute in ("none", "selective", "full")
     )
-    core = ATTENTION / 2 if flash else ATTENTION + SCORES
+    core = MODEL.products.flash_s(TOKENS * 2 * S * H) if flash else SCORES + VALUES + SOFTMAX
     assert selective.backward_s - none.backward_s == pytest.approx(core, rel=1e-9)
     assert full.backward_s - none.backward_s == pytest.approx(none.forward_s, rel=1e-9)
     assert none.forward_s == selective.forward_s == full.forward_s
@@ -60,25 +71,35 @@ def test_recompute_repeats_the_core_of_attention_or_all_of_the_forward(flash: bo
 
 
 def test_tensor_ranks_divide_products_and_sequence_parallel_the_rest() -> None:
-    divided = layer(4)
-    replicated = TOKENS * 22 * H / BYTES_PER_S
-    shared = MATRICES + ATTENTION + SCORES + ELEMENT_WISE - replicated
-    assert divided.forward_s == pytest.approx(shared / 4 + replicated, rel=1e-12)
-    assert layer(4, parallel=True).forward_s == pytest.approx(layer().forward_s / 4, rel=1e-12)
+    one, four, shared = layer(), layer(4), layer(4, parallel=True)
+    assert one.forward_s / 4 < shared.forward_s < four.forward_s < one.forward_s
+    # what sequence parallel divides: norms and residual additions
+    moved = NORMS - ELEMENTWISE_KERNELS * MODEL.constants.kernel_s
+    assert four.forward_s - shared.forward_s == pytest.approx(moved * 3 / 4, rel=1e-9)
+
+
+def test_a_layer_lasts_as_long_as_the_host_needs_to_issue_it() -> None:
+    model = costs().compute
+    slow = model.profile.model_copy(update={"launch_s": 1e-4})
+    host = ComputeModel(model.transformer, model.gpu, model.training, model.constants, slow)
+    time = host.layer(TOKENS, 1, sequence_parallel=False, recompute="full")
+    kernels = 4 + ELEMENTWISE_KERNELS + 2 + SCORE_KERNELS
+    assert time.forward_s == pytest.approx(kernels * 1e-4, rel=1e-12)
+    assert time.input_gradient_s == pytest.approx(2 * kernels * 1e-4, rel=1e-12)  # the forward once more
+    assert time.weight_gradient_s == pytest.approx(4e-4, rel=1e-12)
 
 
 def test_embedding_and_head() -> None:
     compute = costs().compute
-    moved = 3 * TOKENS * H * 2 / BYTES_PER_S
+    moved = TRAFFIC(3 * TOKENS * H * 2)
     assert compute.embedding(TOKENS, sequence_parallel=False, tensor=4) == TaskTime(moved, 0.0, moved)
     shared = compute.embedding(TOKENS, sequence_parallel=True, tensor=4)
     assert shared.forward_s == pytest.approx(moved / 4)
     head = compute.head(TOKENS, 1)
-    product = TOKENS * 2 * H * V / FLOP_PER_S
-    assert head.forward_s == pytest.approx(product + TOKENS * V * 14 / BYTES_PER_S, rel=1e-12)
-    assert head.backward_s == pytest.approx(2 * product + TOKENS * V * 6 / BYTES_PER_S, rel=1e-12)
+    assert head.forward_s == pytest.approx(PRODUCT(TOKENS, H, V) + TRAFFIC(TOKENS * V * 14), rel=1e-12)
+    assert head.input_gradient_s == pytest.approx(PRODUCT(TOKENS, V, H) + TRAFFIC(TOKENS * V * 6), rel=1e-12)
     assert compute.head(TOKENS, 4).weight_gradient_s == pytest.approx(
-        product / 4 * 50_688 / V, rel=1e-12
+        PRODUCT(H, TOKENS, 50_688 / 4), rel=1e-12
     )  # the vocabulary padded to a multiple of 512
 
 
@@ -86,14 +107,16 @@ def test_embedding_and_head() -> None:
 def test_tasks_of_the_tables_add_up(schedule: str) -> None:
     """One layer, embedding on the first stage, head on the last, a host overhead on every task."""
     model = costs()
+    overhead = model.compute.host_overhead_per_task_s
     transfers = "async" if schedule == "zb-h1" else "exchange"
     tables = model.tables(configuration((3, 3), schedule=schedule, pipeline_transfers=transfers))
-    one, head = layer(), model.compute.head(TOKENS, 1)
+    one = model.compute.layer(TOKENS, 1, sequence_parallel=False, recompute="none")
+    head = model.compute.head(TOKENS, 1)
     assert tables.forward_layer_s == pytest.approx(one.forward_s, rel=1e-12)
-    assert tables.forward_extra_s[1] == pytest.approx(head.forward_s + HOST_OVERHEAD_PER_TASK_S, rel=1e-12)
+    assert tables.forward_extra_s[1] == pytest.approx(head.forward_s + overhead, rel=1e-12)
     backward = tables.backward_layer_s + tables.weight_gradient_layer_s
     assert backward == pytest.approx(one.backward_s, rel=1e-12)
     tasks = 2 if schedule == "zb-h1" else 1
     extra = tables.backward_extra_s[1] + tables.weight_gradient_extra_s[1]
-    assert extra == pytest.approx(head.backward_s + tasks * HOST_OVERHEAD_PER_TASK_S, rel=1e-12)
+    assert extra == pytest.approx(head.backward_s + tasks * overhead, rel=1e-12)
     assert (tables.weight_gradient_layer_s > 0) == (schedule == "zb-h1")

@@ -1,0 +1,1 @@
+"""Estimates against measured runs: `accuracy`, the fit of the constants, `calibrate`."""

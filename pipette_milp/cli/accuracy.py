@@ -1,0 +1,125 @@
+"""Command ``accuracy``: estimates against measured runs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipette_milp.cli.common import answer_only, command, tell, warn
+
+if TYPE_CHECKING:
+    from pipette_milp.calibration.accuracy import SubsetAccuracy
+
+ConstantsFile = Annotated[
+    str | None,
+    typer.Option("--constants", metavar="FILE", help="Constants of the cost model, as `calibrate` writes."),
+]
+
+
+@command
+def accuracy(
+    runs: Annotated[str, typer.Argument(metavar="RUNS.csv", help="Measured runs; - is standard input.")],
+    constants: ConstantsFile = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    rows: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write every run beside its estimate as CSV.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+) -> None:
+    """Errors of time and memory estimates on measured runs, per subset.
+
+    Columns: gpu_model, num_gpus, layers, hidden, heads, vocab, seq_len, micro_batch and global_batch are
+    required, the rest has defaults (`calibration/runs.py` lists them). Rows that cannot be expressed are
+    counted with their reasons.
+    """
+    from pipette_milp.calibration.accuracy import accuracy_table, judge
+    from pipette_milp.calibration.runs import read_runs
+    from pipette_milp.cli.common import check_writable
+    from pipette_milp.schema.constants import load_constants
+    from pipette_milp.schema.output import write_json_atomically
+
+    check_writable(rows)
+    used = None if constants is None else load_constants(constants)
+    table = read_runs(runs)
+    if table.unknown_columns:
+        warn([f"unknown columns are not read: {', '.join(table.unknown_columns)}"])
+    with answer_only():
+        judged = judge(table.runs, used, None if quiet else progress(len(table.runs)))
+    result = accuracy_table(judged)
+    if rows is not None:
+        from pipette_milp.calibration.listing import write_listing
+
+        write_listing(rows, judged)
+    if as_json:
+        write_json_atomically("-", [row.to_dict() for row in result])
+    else:
+        print_accuracy(result)
+
+
+class progress:
+    """A line on standard error every few seconds, from two seconds on."""
+
+    def __init__(self, total: int) -> None:
+        self.total, self.next_s = total, time.monotonic() + 2.0
+
+    def __call__(self, done: int) -> None:
+        now = time.monotonic()
+        if now >= self.next_s:
+            self.next_s = now + 5.0
+            tell(f"{done} of {self.total} runs")
+
+
+def print_accuracy(rows: list[SubsetAccuracy]) -> None:
+    """The table people read, and what was refused."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for name in (
+        "subset",
+        "n",
+        "refused",
+        "time MAPE",
+        "median",
+        "bias",
+        "Spearman",
+        "memory n",
+        "MAPE",
+        "bias",
+    ):
+        table.add_column(name, justify="left" if name == "subset" else "right", no_wrap=True)
+    table.add_column("out of memory", no_wrap=True)
+    for row in rows:
+        oom = row.oom
+        told = sum(oom.values())
+        table.add_row(
+            row.subset,
+            str(row.n),
+            str(row.refused or ""),
+            percent(row.time_mape),
+            percent(row.time_median_ape),
+            percent(row.time_bias, signed=True),
+            "" if row.time_spearman is None else f"{row.time_spearman:.3f}",
+            str(row.memory_n or ""),
+            percent(row.memory_mape),
+            percent(row.memory_bias, signed=True),
+            f"{oom['true_positive']} of {oom['true_positive'] + oom['false_negative']} found, "
+            f"{oom['false_positive']} false"
+            if told
+            else "",
+        )
+    Console(file=sys.stdout, width=160, highlight=False).print(table)
+    for row in rows[:-1]:
+        for reason, count in row.refusals.items():
+            if ":" not in row.subset:
+                typer.echo(f"refused {count:4d} of {row.subset}: {reason}")
+
+
+def percent(value: float | None, *, signed: bool = False) -> str:
+    """A share as people write it, empty for None."""
+    if value is None:
+        return ""
+    return f"{100 * value:+.1f} %" if signed else f"{100 * value:.1f} %"

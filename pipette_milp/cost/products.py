@@ -1,0 +1,124 @@
+"""Time of one matrix product from its shape: a roofline over tensor cores and memory, with what shapes cost.
+
+* Tiles: a product is computed in tiles of at most 256 x 128, one multiprocessor each at a time; the last
+  wave may be nearly empty. Smaller tiles fill it better and reuse their operands less. A product with few
+  tiles divides its inner dimension over the idle multiprocessors.
+* Inner dimension: filling and draining a tile's pipeline costs as much as ``contraction_half`` elements.
+* Alignment: tensor-core kernels want multiples of 64 elements; each missing factor of two loses
+  ``misalignment``.
+
+Facts on tiles and alignment: NVIDIA, "Matrix Multiplication Background" (deep learning performance guide).
+The figures are fitted (`CostConstants`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+from pipette_milp.cluster import GpuType
+from pipette_milp.presets import Chip, chip
+from pipette_milp.schema.constants import CostConstants
+
+TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.92), (128, 64, 0.75), (64, 64, 0.55))
+"""Rows, columns and relative speed of the tiles that libraries choose from: operands are reused in
+proportion to the tile's sides, so smaller ones wait more for memory (figures after the guide's table of
+tile sizes)."""
+WHOLE = 64
+"""Elements a dimension should be a multiple of."""
+LEAST_DEPTH = 512
+"""Inner elements each part keeps when a product is divided along its inner dimension."""
+
+
+@dataclass(frozen=True)
+class Products:
+    """Matrix products and element-wise traffic on one GPU type at one precision."""
+
+    gpu: GpuType
+    precision: str
+    element_bytes: float
+    constants: CostConstants
+
+    @cached_property
+    def chip(self) -> Chip | None:
+        return chip(self.gpu.name)
+
+    @cached_property
+    def attained_flop_per_s(self) -> float:
+        """Of large, aligned products."""
+        architecture = self.chip.architecture if self.chip is not None else None
+        rate = self.gpu.peak_flop_per_s[self.precision] * self.constants.efficiency_of(architecture)
+        return rate * (self.constants.fp8_matrix_efficiency if self.precision == "fp8" else 1.0)
+
+    @cached_property
+    def attained_bytes_per_s(self) -> float:
+        """Of element-wise kernels."""
+        return self.gpu.memory_bytes_per_s * self.constants.memory_efficiency
+
+    def product_s(self, rows: float, inner: float, columns: float, batch: float = 1.0) -> float:
+        """Seconds of ``batch`` products [rows, inner] x [inner, columns]; 0 when one dimension is."""
+        if min(rows, inner, columns, batch) <= 0:
+            return 0.0
+        flop = 2.0 * rows * inner * columns * batch
+        speed = self._waves(rows, inner, columns, batch)
+        speed *= inner / (inner + self.constants.contraction_half)
+        for dimension in (rows, inner, columns):
+            speed *= (1.0 - self.constants.misalignment) ** _missing_factors(dimension)
+        moved = (rows * inner + inner * columns + rows * columns) * batch * self.element_bytes
+        tensor_cores_s = flop / (self.attained_flop_per_s * speed)
+        return max(tensor_cores_s, moved / self.attained_bytes_per_s) + self.constants.kernel_s
+
+    def traffic_s(self, moved_bytes: float) -> float:
+        """Seconds to move ``moved_bytes`` to and from device memory in element-wise kernels."""
+        return moved_bytes / self.attained_bytes_per_s
+
+    def flash_s(self, flop: float) -> float:
+        """Seconds of ``flop`` operations inside a fused attention kernel."""
+        if flop <= 0:
+            return 0.0
+        sixteen_bit = self.attained_flop_per_s
+        if self.precision == "fp8":  # the fused kernels stay in 16 bit
+            sixteen_bit /= self.constants.fp8_matrix_efficiency
+            sixteen_bit *= self._sixteen_bit_peak / self.gpu.peak_flop_per_s["fp8"]
+        return flop / (sixteen_bit * self.constants.flash_efficiency) + self.constants.kernel_s
+
+    @cached_property
+    def _sixteen_bit_peak(self) -> float:
+        peaks = self.gpu.peak_flop_per_s
+        return peaks.get("bf16", peaks.get("fp16", peaks["fp8"] / 2))
+
+    def _waves(self, rows: float, inner: float, columns: float, batch: float) -> float:
+        """Speed with the best tile, relative to a product that fills all multiprocessors at all times."""
+        multiprocessors = self.chip.multiprocessors if self.chip is not None else None
+        return max(
+            relative * _busy(rows / high, columns / wide, inner, batch, multiprocessors)
+            for high, wide, relative in TILES
+        )
+
+
+def _busy(down: float, across: float, inner: float, batch: float, multiprocessors: int | None) -> float:
+    """Useful share of the multiprocessors' time with ``down`` x ``across`` tiles, counted with fractions.
+
+    Without a data sheet there are no waves, only partly filled tiles.
+    """
+    tiles = math.ceil(down) * math.ceil(across) * batch
+    useful = down * across * batch / tiles
+    if multiprocessors is None:
+        return useful
+    waves = tiles / multiprocessors
+    if waves < 1.0:
+        parts = min(1.0 / waves, max(1.0, inner / LEAST_DEPTH))
+        return useful * min(1.0, waves * parts)
+    return useful * waves / math.ceil(waves)
+
+
+def _missing_factors(dimension: float) -> int:
+    """Factors of two that a dimension lacks to a multiple of `WHOLE`."""
+    size = int(dimension)
+    missing = 0
+    step = WHOLE
+    while step > 1 and size % step:
+        step //= 2
+        missing += 1
+    return missing
