@@ -6,6 +6,7 @@ cannot disagree.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,20 +127,24 @@ def assess(costs: CostModel, configuration: Configuration, where: Placement | In
         simulated_s=timeline.simulated_s,
         critical_path=CriticalPath(**timeline.critical_path),
         breakdown=Breakdown(**timeline.breakdown),
-        throughput=throughput(costs, configuration, timeline.simulated_s),
+        throughput=throughput(costs, configuration, placement, timeline.simulated_s),
         memory=memory(costs, configuration, placement),
         durations=durations_record(durations),
         order=tuple(tuple(tuple(step) for step in steps) for steps in simulator.execution_order(graph)),
     )
 
 
-def throughput(costs: CostModel, configuration: Configuration, simulated_s: float) -> Throughput:
-    """What an iteration time means; per GPU counts the GPUs the plan uses."""
+def throughput(
+    costs: CostModel, configuration: Configuration, placement: Placement, simulated_s: float
+) -> Throughput:
+    """What an iteration time means; per GPU counts the GPUs the plan uses, of several types the mean."""
     tokens = configuration.global_batch_size * costs.instance.model.sequence_length
     tokens_per_s = tokens / simulated_s
     per_gpu = tokens_per_s / configuration.num_gpus
     flop_per_s = per_gpu * costs.transformer.model_flop_per_token
-    peak = costs.cluster.gpu.peak_flop_per_s[costs.instance.training.precision]
+    types, precision = costs.cluster.gpu_type_of_id, costs.instance.training.precision
+    peaks = [types[gpu].peak_flop_per_s[precision] for gpu in placement.gpu_of_rank]
+    peak = math.fsum(peaks) / len(peaks)
     return Throughput(
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_gpu=per_gpu,
@@ -151,10 +156,16 @@ def throughput(costs: CostModel, configuration: Configuration, simulated_s: floa
 
 
 def memory(costs: CostModel, configuration: Configuration, placement: Placement) -> Memory:
-    """Memory of every stage. GPUs are of one type, so the first GPU of a stage is as tight as the others."""
+    """Memory of every stage on its smallest GPU, the first of several."""
     ranks_per_stage = configuration.num_gpus // configuration.pipeline
-    return Memory(
-        per_stage=tuple(
+    types = costs.cluster.gpu_type_of_id
+    reserve = costs.instance.search.memory_reserve
+    found = []
+    for index, stage in enumerate(costs.stage_memory(configuration)):
+        gpus = placement.gpu_of_rank[index * ranks_per_stage : (index + 1) * ranks_per_stage]
+        tightest = min(gpus, key=lambda gpu: types[gpu].memory_bytes)
+        capacity = types[tightest].memory_bytes
+        found.append(
             StageMemory(
                 weights_bytes=stage.weights_bytes,
                 gradients_bytes=stage.gradients_bytes,
@@ -164,13 +175,12 @@ def memory(costs: CostModel, configuration: Configuration, placement: Placement)
                 allocated_peak_bytes=stage.allocated_peak_bytes,
                 reserved_peak_bytes=stage.reserved_peak_bytes,
                 peak_bytes=stage.peak_bytes,
-                capacity_bytes=costs.cluster.gpu.memory_bytes,
-                usable_bytes=costs.usable_memory_bytes,
-                tightest_gpu=placement.gpu_of_rank[index * ranks_per_stage],
+                capacity_bytes=capacity,
+                usable_bytes=(1.0 - reserve) * capacity,
+                tightest_gpu=tightest,
             )
-            for index, stage in enumerate(costs.stage_memory(configuration))
         )
-    )
+    return Memory(per_stage=tuple(found))
 
 
 def durations_record(durations: Durations) -> DurationsRecord:

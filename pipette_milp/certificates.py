@@ -111,6 +111,8 @@ def _enumerate(tables: CostTables, target_s: float) -> Recheck:
     for layers in layer_splits(tables):
         if evaluator.fits(layers):
             for cells in placements(tables):
+                if evaluator.memory_depends_on_placement and not evaluator.fits(layers, cells):
+                    continue
                 best_s = min(best_s, evaluator.simulated_s(Candidate(layers, cells)))
     if best_s < target_s * (1 - ROUNDING):
         return Recheck(Ground.REFUTED, best_s)

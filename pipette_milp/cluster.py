@@ -12,6 +12,7 @@ import numpy as np
 
 from pipette_milp.arrays import Array, IntArray
 from pipette_milp.errors import InputError, Problem
+from pipette_milp.schema.cluster import GpuType as DeclaredGpuType
 from pipette_milp.schema.instance import Instance
 from pipette_milp.schema.link_groups import LinkGroups
 from pipette_milp.schema.link_matrix import Matrix
@@ -32,7 +33,10 @@ class GpuType:
 class Cluster:
     """Nodes and links. All bandwidths are one direction; row = sender."""
 
-    gpu: GpuType
+    gpu_types: tuple[GpuType, ...]
+    """Kinds in use, in the order of the first node of each."""
+    type_of_node: IntArray
+    """[N] index into ``gpu_types``; the GPUs of a node are of one kind."""
     node_names: tuple[str, ...]
     gpu_ids: tuple[tuple[int, ...], ...]
     """Global ids of the usable GPUs of each node."""
@@ -96,14 +100,10 @@ class Cluster:
             bandwidths = [card.bandwidth for card in cards if card is not None]
             port = min(bandwidths) if len(bandwidths) == size else flow_ceiling
         scale_up = [section.scale_up_of(node) for node in nodes]
-        declared = section.gpu_type
+        kinds = list(dict.fromkeys(node.gpu_type for node in nodes))
         return cls(
-            gpu=GpuType(
-                nodes[0].gpu_type,
-                declared.memory,
-                {str(name): peak for name, peak in declared.peak_flops.items()},
-                declared.memory_bandwidth,
-            ),
+            gpu_types=tuple(_gpu_type(name, section.gpu_types[name]) for name in kinds),
+            type_of_node=np.array([kinds.index(node.gpu_type) for node in nodes], dtype=np.int64),
             node_names=tuple(node.name for node in nodes),
             gpu_ids=tuple(gpu_ids),
             latency_s=np.full(
@@ -118,6 +118,20 @@ class Cluster:
             measured=network.inter_node is not None and network.inter_node.source == "measured",
             uplinks=_uplinks(instance, [node.name for node in nodes]),
         )
+
+    @property
+    def gpu(self) -> GpuType:
+        """The first kind of GPU, the only one of most clusters."""
+        return self.gpu_types[0]
+
+    @property
+    def gpu_type_of_id(self) -> dict[int, GpuType]:
+        """Kind of every usable GPU by global id."""
+        return {
+            gpu: self.gpu_types[kind]
+            for kind, ids in zip(self.type_of_node.tolist(), self.gpu_ids, strict=True)
+            for gpu in ids
+        }
 
     @property
     def num_nodes(self) -> int:
@@ -149,6 +163,15 @@ def _uplinks(instance: Instance, names: list[str]) -> Uplinks:
         for uplink in instance.cluster.network.uplinks
     ]
     return Uplinks.of(groups, len(names))
+
+
+def _gpu_type(name: str, declared: DeclaredGpuType) -> GpuType:
+    return GpuType(
+        name,
+        declared.memory,
+        {str(precision): peak for precision, peak in declared.peak_flops.items()},
+        declared.memory_bandwidth,
+    )
 
 
 def _pair_bandwidth(instance: Instance, kept: list[int]) -> tuple[Array, float]:

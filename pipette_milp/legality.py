@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from pipette_milp.cost.build import CostModel
 from pipette_milp.errors import IllegalConfigurationError, Problem
+from pipette_milp.plans import cell_name, degrees_product
 from pipette_milp.schedules import get_schedule
 from pipette_milp.schema.plan import Configuration, split_stages
 
@@ -19,6 +20,7 @@ GRADIENTS_OF_PRECISION = {
     "tf32": ("fp32",),
     "fp16": ("fp16", "fp32"),
     "bf16": ("bf16", "fp32"),
+    "fp8": ("bf16", "fp32"),
 }
 """Gradient types that go with a training precision."""
 
@@ -37,10 +39,6 @@ def check_legal(costs: CostModel, configuration: Configuration) -> None:
 def illegalities(costs: CostModel, configuration: Configuration) -> Iterator[Problem]:
     """Every rule that a configuration breaks on this instance."""
     tensor, training = configuration.tensor, costs.instance.training
-    if configuration.context > 1:
-        yield Problem("context", "not supported yet: context parallelism")
-    if configuration.data_sharding in ("gradients", "parameters"):
-        yield Problem("data_sharding", f"not supported yet: sharded {configuration.data_sharding}")
     accepted = GRADIENTS_OF_PRECISION[training.precision]
     if configuration.gradient_dtype not in accepted:
         yield Problem(
@@ -50,8 +48,27 @@ def illegalities(costs: CostModel, configuration: Configuration) -> Iterator[Pro
         )
     reasons = {
         "tensor": tensor_refusal(costs, tensor),
+        "context": context_refusal(costs, tensor, configuration.context),
+        "expert": expert_refusal(
+            costs,
+            configuration.expert,
+            tensor=tensor,
+            context=configuration.context,
+            data=configuration.data,
+            sequence_parallel=configuration.sequence_parallel,
+        ),
+        "data_sharding": sharding_refusal(
+            costs,
+            configuration.data_sharding,
+            pipeline=configuration.pipeline,
+            context=configuration.context,
+            data=configuration.data,
+            expert=configuration.expert,
+        ),
         "sequence_parallel": (
-            sequence_parallel_refusal(costs, tensor) if configuration.sequence_parallel else None
+            sequence_parallel_refusal(costs, tensor, configuration.context)
+            if configuration.sequence_parallel
+            else None
         ),
         "num_micro_batches": _batch_refusal(costs, configuration),
         "stages": _stages_refusal(costs, configuration),
@@ -63,7 +80,7 @@ def illegalities(costs: CostModel, configuration: Configuration) -> Iterator[Pro
             configuration.layers_per_stage,
         ),
     }
-    if reasons["tensor"] is None:
+    if reasons["tensor"] is None and reasons["context"] is None:
         reasons["data"] = _room_refusal(costs, configuration)
     for path, reason in reasons.items():
         if reason is not None:
@@ -93,11 +110,68 @@ def tensor_refusal(costs: CostModel, tensor: int) -> str | None:
     return None
 
 
-def sequence_parallel_refusal(costs: CostModel, tensor: int) -> str | None:
+def context_refusal(costs: CostModel, tensor: int, context: int) -> str | None:
+    """Why a context degree is illegal, or None. Megatron-LM's rules."""
+    if context == 1:
+        return None
+    length = costs.instance.model.sequence_length
+    largest = int(costs.cluster.gpus_per_node.max())
+    if tensor * context > largest:
+        return (
+            f"tensor {tensor} x context {context} exceeds the {largest} GPUs of a node (aligned groups stay "
+            "inside one)"
+        )
+    if not costs.instance.training.flash_attention:
+        return "context parallelism needs training.flash_attention: only fused attention works on parts"
+    if length % (2 * context):
+        return f"context: sequence length {length} is no multiple of twice the context degree {context}"
+    return None
+
+
+def expert_refusal(
+    costs: CostModel, expert: int, *, tensor: int, context: int, data: int, sequence_parallel: bool
+) -> str | None:
+    """Why an expert degree is illegal, or None. Megatron-LM's rules; experts have the tensor degree of the
+    rest."""
+    moe = costs.instance.model.moe
+    if moe is not None and tensor > 1 and not sequence_parallel and expert > 1:
+        return "expert parallelism with tensor parallelism needs sequence parallelism"
+    if expert == 1:
+        return None
+    if moe is None:
+        return f"expert degree {expert}: the model has no experts"
+    if moe.experts % expert:
+        return f"{moe.experts} experts are no multiple of expert degree {expert}"
+    if (data * context) % expert:
+        return f"expert degree {expert} does not divide data x context = {data * context}"
+    if expert % context:
+        return (
+            f"not supported yet: expert degree {expert} that is no multiple of the context degree {context}"
+        )
+    return None
+
+
+def sharding_refusal(
+    costs: CostModel, sharding: str, *, pipeline: int, context: int, data: int, expert: int
+) -> str | None:
+    """Why gradients or parameters cannot be sharded, or None."""
+    if sharding in ("none", "optimizer"):
+        return None
+    if costs.instance.training.framework == "deepspeed" and pipeline > 1:
+        return f"DeepSpeed's pipeline engine does not shard {sharding} (ZeRO-2, ZeRO-3)"
+    if expert > 1:
+        return f"not supported yet: sharded {sharding} with expert parallelism"
+    if data == 1 and context > 1:
+        return f"not supported yet: {sharding} sharded over a context group alone"
+    return None
+
+
+def sequence_parallel_refusal(costs: CostModel, tensor: int, context: int = 1) -> str | None:
     """Why the sequence cannot be divided over a tensor group, or None."""
     length = costs.instance.model.sequence_length
-    if length % tensor:
-        return f"sequence parallel: sequence length {length} is no multiple of tensor degree {tensor}"
+    if length % (tensor * context):
+        degrees = f"tensor degree {tensor}" if context == 1 else f"tensor x context = {tensor * context}"
+        return f"sequence parallel: sequence length {length} is no multiple of {degrees}"
     return None
 
 
@@ -156,14 +230,15 @@ def _stages_refusal(costs: CostModel, configuration: Configuration) -> str | Non
 
 
 def _room_refusal(costs: CostModel, configuration: Configuration) -> str | None:
-    cluster, tensor = costs.cluster, configuration.tensor
+    cluster, size = costs.cluster, configuration.cell_size
     if configuration.num_gpus > cluster.num_gpus:
         return (
-            f"{configuration.pipeline} x {tensor} x {configuration.data} needs {configuration.num_gpus} "
-            f"GPUs, {cluster.num_gpus} are usable"
+            f"{degrees_product(configuration)} needs {configuration.num_gpus} GPUs, {cluster.num_gpus} are "
+            "usable"
         )
-    groups = int((cluster.gpus_per_node // tensor).sum())
+    groups = int((cluster.gpus_per_node // size).sum())
     needed = configuration.pipeline * configuration.data
     if needed > groups:
-        return f"needs {needed} tensor groups, the nodes have room for {groups} groups of {tensor}"
+        name = cell_name(configuration)
+        return f"needs {needed} {name}s, the nodes have room for {groups} groups of {size}"
     return None

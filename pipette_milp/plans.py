@@ -1,6 +1,7 @@
 """Between plans as files hold them (a GPU for every rank) and as the models see them (a node for every cell).
 
-Rank ``r = tensor_index + tensor * (replica + data * stage)``; cell ``(stage, replica)`` is the tensor group.
+Rank ``r = tensor_index + tensor * (context_index + context * (replica + data * stage))``; cell
+``(stage, replica)`` is what talks inside a layer: ``tensor * context`` ranks in a row.
 """
 
 from __future__ import annotations
@@ -13,8 +14,20 @@ from pipette_milp.errors import PlanError, Problem
 from pipette_milp.schema.plan import Configuration, Placement, Plan
 
 
+def degrees_product(configuration: Configuration) -> str:
+    """``pipeline x tensor x data``, with the context degree where there is one."""
+    c = configuration
+    degrees = (c.pipeline, c.tensor, *((c.context,) if c.context > 1 else ()), c.data)
+    return " x ".join(map(str, degrees))
+
+
+def cell_name(configuration: Configuration) -> str:
+    """What a cell is called in messages."""
+    return "tensor group" if configuration.context == 1 else "tensor and context group"
+
+
 def placement_of_cells(cluster: Cluster, configuration: Configuration, node_of_cell: IntArray) -> Placement:
-    """GPUs of every rank: each cell takes the next ``tensor`` usable GPUs of its node.
+    """GPUs of every rank: each cell takes the next usable GPUs of its node.
 
     Args:
         node_of_cell: [p, d]; no node may host more cells than it has room for.
@@ -23,16 +36,15 @@ def placement_of_cells(cluster: Cluster, configuration: Configuration, node_of_c
     gpus: list[int] = []
     for node in node_of_cell.reshape(-1):
         start = used[node]
-        gpus.extend(cluster.gpu_ids[node][start : start + configuration.tensor])
-        used[node] += configuration.tensor
+        gpus.extend(cluster.gpu_ids[node][start : start + configuration.cell_size])
+        used[node] += configuration.cell_size
     return Placement(gpu_of_rank=tuple(gpus))
 
 
 def default_cells(cluster: Cluster, configuration: Configuration) -> IntArray | None:
-    """[p, d] of the default rank order, rank r on the r-th usable GPU; None if a tensor group straddles
-    nodes."""
+    """[p, d] of the default rank order, rank r on the r-th usable GPU; None if a cell straddles nodes."""
     node_of_gpu = np.repeat(np.arange(cluster.num_nodes), cluster.gpus_per_node)
-    groups = node_of_gpu[: configuration.num_gpus].reshape(-1, configuration.tensor)
+    groups = node_of_gpu[: configuration.num_gpus].reshape(-1, configuration.cell_size)
     if np.any(groups != groups[:, :1]):
         return None
     return groups[:, 0].reshape(configuration.pipeline, configuration.data).astype(np.int64)
@@ -51,8 +63,7 @@ def cells_of_plan(cluster: Cluster, plan: Plan) -> IntArray:
         raise PlanError(
             Problem(
                 "placement.gpu_of_rank",
-                f"has {len(gpus)} entries, {configuration.pipeline} x {configuration.tensor} x "
-                f"{configuration.data} needs {configuration.num_gpus}",
+                f"has {len(gpus)} entries, {degrees_product(configuration)} needs {configuration.num_gpus}",
             )
         )
     node_of_gpu = {gpu: node for node, ids in enumerate(cluster.gpu_ids) for gpu in ids}
@@ -70,13 +81,14 @@ def cells_of_plan(cluster: Cluster, plan: Plan) -> IntArray:
         first_rank.setdefault(gpu, rank)
     if problems:
         raise PlanError(problems)
-    nodes = np.array([node_of_gpu[gpu] for gpu in gpus], dtype=np.int64).reshape(-1, configuration.tensor)
+    nodes = np.array([node_of_gpu[gpu] for gpu in gpus], dtype=np.int64).reshape(-1, configuration.cell_size)
     for cell in np.flatnonzero(np.any(nodes != nodes[:, :1], axis=1)):
         stage, replica = divmod(int(cell), configuration.data)
         problems.append(
             Problem(
-                f"placement.gpu_of_rank[{int(cell) * configuration.tensor}]",
-                f"the tensor group of stage {stage}, replica {replica} crosses nodes: not supported yet",
+                f"placement.gpu_of_rank[{int(cell) * configuration.cell_size}]",
+                f"the {cell_name(configuration)} of stage {stage}, replica {replica} crosses nodes: not "
+                "supported yet",
             )
         )
     if problems:

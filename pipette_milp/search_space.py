@@ -7,6 +7,7 @@ cut a whole branch once instead of once per option below it. Rules are those of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,14 +17,17 @@ import numpy as np
 from pipette_milp.cost.build import CostModel
 from pipette_milp.cost.tables import CostTables
 from pipette_milp.legality import (
+    context_refusal,
     data_refusal,
+    expert_refusal,
     micro_batch_refusal,
     sequence_parallel_refusal,
+    sharding_refusal,
     stage_count_refusal,
     tensor_refusal,
 )
 from pipette_milp.schedules import get_schedule
-from pipette_milp.schema.plan import Configuration, Overlap, split_stages
+from pipette_milp.schema.plan import Configuration, DataSharding, Overlap, split_stages
 from pipette_milp.units import Dimension, format_quantity
 
 
@@ -68,17 +72,23 @@ def _configurations(costs: CostModel, refusals: list[Refusal]) -> Iterator[Confi
         if reason:
             refusals.append(Refusal({"tensor": tensor}, reason))
             continue
-        cells = int((cluster.gpus_per_node // tensor).sum())
-        for pipeline, data in _grids(costs, tensor, cells, refusals):
-            for batch in instance.training.global_batch_size:
-                yield from _with_batch(costs, tensor, pipeline, data, batch, refusals)
+        for context in _allowed(search.context, search.fix.context, ()):
+            cell = {"tensor": tensor, **({"context": context} if context > 1 else {})}
+            reason = context_refusal(costs, tensor, context)
+            if reason:
+                refusals.append(Refusal(cell, reason))
+                continue
+            cells = int((cluster.gpus_per_node // (tensor * context)).sum())
+            for pipeline, data in _grids(costs, cell, cells, refusals):
+                for batch in instance.training.global_batch_size:
+                    yield from _with_batch(costs, cell, pipeline, data, batch, refusals)
 
 
 def _with_batch(
-    costs: CostModel, tensor: int, pipeline: int, data: int, batch: int, refusals: list[Refusal]
+    costs: CostModel, cell: dict[str, int], pipeline: int, data: int, batch: int, refusals: list[Refusal]
 ) -> Iterator[Configuration]:
     search = costs.instance.search
-    degrees = {"tensor": tensor, "pipeline": pipeline, "data": data}
+    degrees = {**cell, "pipeline": pipeline, "data": data}
     reason = data_refusal(batch, data)
     if reason:
         refusals.append(Refusal(degrees, reason))
@@ -121,39 +131,78 @@ def _with_schedule(
         for sequence_parallel in training.sequence_parallel:
             if sequence_parallel and degrees["tensor"] == 1 and False in training.sequence_parallel:
                 continue  # the same plan as without
-            reason = sequence_parallel_refusal(costs, degrees["tensor"]) if sequence_parallel else None
+            reason = (
+                sequence_parallel_refusal(costs, degrees["tensor"], degrees.get("context", 1))
+                if sequence_parallel
+                else None
+            )
             if reason:
                 refusals.append(Refusal({**degrees, "sequence_parallel": True}, reason))
                 continue
-            for sharding in training.data_sharding:
-                if sharding != "none" and degrees["data"] == 1 and "none" in training.data_sharding:
-                    continue  # the same plan as without
-                for recompute in training.recompute:
-                    yield Configuration(
-                        **degrees,
-                        virtual_stages=virtual,
-                        schedule=name,
-                        pipeline_transfers=transfers,
-                        stages=split_stages(tuple(layers)),
-                        recompute=recompute,
-                        sequence_parallel=sequence_parallel and degrees["tensor"] > 1,
-                        data_sharding=sharding if degrees["data"] > 1 else "none",
-                        gradient_dtype=training.gradient_dtype,
-                        overlap=Overlap(**training.overlap.model_dump()),
-                    )
+            for expert in _allowed(costs.instance.search.expert, costs.instance.search.fix.expert, ()):
+                for sharding in _shardings(costs, degrees, expert, sequence_parallel, refusals):
+                    for recompute in training.recompute:
+                        yield Configuration(
+                            **degrees,
+                            expert=expert,
+                            virtual_stages=virtual,
+                            schedule=name,
+                            pipeline_transfers=transfers,
+                            stages=split_stages(tuple(layers)),
+                            recompute=recompute,
+                            sequence_parallel=sequence_parallel and degrees["tensor"] > 1,
+                            data_sharding=sharding,
+                            gradient_dtype=training.gradient_dtype,
+                            overlap=Overlap(**training.overlap.model_dump()),
+                        )
 
 
-def _grids(costs: CostModel, tensor: int, cells: int, refusals: list[Refusal]) -> Iterator[tuple[int, int]]:
+def _shardings(
+    costs: CostModel, degrees: dict[str, Any], expert: int, sequence_parallel: bool, refusals: list[Refusal]
+) -> Iterator[DataSharding]:
+    """What may be sharded over the replicas with an expert degree; with one replica that is nothing."""
+    training = costs.instance.training
+    tensor, context, data = degrees["tensor"], degrees.get("context", 1), degrees["data"]
+    shared = {**degrees, "expert": expert} if expert > 1 else degrees
+    reason = expert_refusal(
+        costs,
+        expert,
+        tensor=tensor,
+        context=context,
+        data=data,
+        sequence_parallel=sequence_parallel and tensor > 1,
+    )
+    if reason:
+        refusals.append(Refusal(shared, reason))
+        return
+    for sharding in training.data_sharding:
+        if sharding != "none" and data * context == 1:
+            if sharding == training.data_sharding[0] and "none" not in training.data_sharding:
+                yield "none"
+            continue  # the same plan as without
+        reason = sharding_refusal(
+            costs, sharding, pipeline=degrees["pipeline"], context=context, data=data, expert=expert
+        )
+        if reason:
+            refusals.append(Refusal({**shared, "data_sharding": sharding}, reason))
+        else:
+            yield sharding
+
+
+def _grids(
+    costs: CostModel, cell: dict[str, int], cells: int, refusals: list[Refusal]
+) -> Iterator[tuple[int, int]]:
     """Pipeline and data degrees that use all cells, or fewer where the instance allows it."""
     search, cluster = costs.instance.search, costs.cluster
+    size = math.prod(cell.values())
     stages = _allowed(
         search.pipeline, search.fix.pipeline, range(1, min(cells, costs.instance.model.layers) + 1)
     )
-    if search.use_all_gpus and cells * tensor != cluster.num_gpus:
+    if search.use_all_gpus and cells * size != cluster.num_gpus:
         refusals.append(
             Refusal(
-                {"tensor": tensor},
-                f"groups of {tensor} leave {cluster.num_gpus - cells * tensor} of {cluster.num_gpus} GPUs "
+                cell,
+                f"groups of {size} leave {cluster.num_gpus - cells * size} of {cluster.num_gpus} GPUs "
                 "idle; search.use_all_gpus = false allows it",
             )
         )
@@ -164,8 +213,8 @@ def _grids(costs: CostModel, tensor: int, cells: int, refusals: list[Refusal]) -
                 if search.pipeline or search.fix.pipeline:
                     refusals.append(
                         Refusal(
-                            {"tensor": tensor, "pipeline": pipeline},
-                            f"{cells} tensor groups are no multiple of pipeline degree {pipeline}",
+                            {**cell, "pipeline": pipeline},
+                            f"{cells} {_cell_name(cell)}s are no multiple of pipeline degree {pipeline}",
                         )
                     )
                 continue
@@ -178,12 +227,17 @@ def _grids(costs: CostModel, tensor: int, cells: int, refusals: list[Refusal]) -
             if data * pipeline > cells or (search.use_all_gpus and data * pipeline != cells):
                 refusals.append(
                     Refusal(
-                        {"tensor": tensor, "pipeline": pipeline, "data": data},
-                        f"{pipeline} x {tensor} x {data} does not use the {cluster.num_gpus} GPUs there are",
+                        {**cell, "pipeline": pipeline, "data": data},
+                        f"{pipeline} x {' x '.join(map(str, cell.values()))} x {data} does not use the "
+                        f"{cluster.num_gpus} GPUs there are",
                     )
                 )
                 continue
             yield pipeline, data
+
+
+def _cell_name(cell: dict[str, int]) -> str:
+    return "tensor and context group" if "context" in cell else "tensor group"
 
 
 def _schedules(costs: CostModel, pipeline: int) -> Iterator[tuple[str, int]]:
@@ -220,7 +274,7 @@ def memory_refusal(costs: CostModel, tables: CostTables) -> Refusal | None:
     return Refusal(
         degrees,
         f"memory: stage {stage} needs {_memory(need)} per GPU in the best split, "
-        f"{_memory(usable)} of {_memory(costs.cluster.gpu.memory_bytes)} is usable",
+        f"{_memory(usable)} of {_memory(max(gpu.memory_bytes for gpu in costs.cluster.gpu_types))} is usable",
         memory_short_bytes=need - usable,
     )
 
@@ -250,7 +304,10 @@ def default_split(costs: CostModel, virtual: int) -> tuple[int, ...]:
 def _degrees(configuration: Configuration) -> dict[str, Any]:
     keys = ("pipeline", "virtual_stages", "tensor", "data", "micro_batch", "schedule")
     options = ("recompute", "sequence_parallel", "data_sharding")
-    return {key: getattr(configuration, key) for key in keys + options}
+    degrees = {key: getattr(configuration, key) for key in keys + options}
+    return degrees | {
+        key: getattr(configuration, key) for key in ("context", "expert") if getattr(configuration, key) > 1
+    }
 
 
 def _largest_node(costs: CostModel) -> int:

@@ -11,7 +11,7 @@ key/value heads.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from pipette_milp.layer_shapes import (
@@ -37,6 +37,8 @@ class Transformer:
     """
 
     model: ModelSection
+    _counted: dict[tuple[str, int, str, int], int] = field(default_factory=dict, compare=False, repr=False)
+    """Parameters counted before: a search asks for the same few thousands of times."""
 
     # ------------------------------------------------------------------ shapes
     @cached_property
@@ -56,6 +58,13 @@ class Transformer:
     def kv_heads_per_rank(self, tensor: int) -> int:
         """Key/value heads a tensor rank holds; replicated when there are fewer heads than ranks."""
         return kv_heads_per_rank(self.model, tensor)
+
+    def key_value_width(self, tensor: int) -> int:
+        """Numbers per token in keys and values on one tensor rank: what context parallelism passes around."""
+        mla = self.model.mla
+        if mla is not None:
+            return (query_width(self.model) + value_width(self.model)) // tensor
+        return 2 * self.kv_heads_per_rank(tensor) * self.model.head_dim
 
     def padded_vocabulary(self, tensor: int) -> int:
         """Rows of the embedding after padding, over all tensor ranks."""
@@ -100,15 +109,25 @@ class Transformer:
         moe = self.model.moe
         if kind == "dense" or moe is None:
             return 0
+        key = ("routed", tensor, kind, expert)
+        if key in self._counted:
+            return self._counted[key]
         total = sum(matrix.parameters for matrix in routed_matrices(self.model, tensor, expert))
         if self.model.biases:
             up = (self.mlp_matrices - 1) * moe.ffn_hidden_size // tensor
             total += moe.experts // expert * (up + self.model.hidden_size)
+        self._counted[key] = total
         return total
 
     def layer_parameters(self, tensor: int, kind: LayerKind = "dense", expert: int = 1) -> int:
         """Parameters of one layer on one tensor rank; norms, router and row-parallel biases are
         replicated."""
+        key = ("layer", tensor, kind, expert)
+        if key not in self._counted:
+            self._counted[key] = self._layer_parameters(tensor, kind, expert)
+        return self._counted[key]
+
+    def _layer_parameters(self, tensor: int, kind: LayerKind, expert: int) -> int:
         model, moe, mla = self.model, self.model.moe, self.model.mla
         dense = sum(
             matrix.parameters

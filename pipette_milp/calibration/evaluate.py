@@ -68,7 +68,7 @@ def estimate_run(expressed: Expressed, constants: CostConstants | None = None) -
         time_s=iteration_s(costs, expressed),
         allocated_bytes=tuple(stage.allocated_peak_bytes for stage in memory),
         device_bytes=tuple(stage.peak_bytes for stage in memory),
-        usable_bytes=costs.usable_memory_bytes,
+        usable_bytes=float(costs.usable_bytes_of_type.min()),
     )
 
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from pipette_milp.arrays import Array, IntArray
-from pipette_milp.cluster import Cluster
+from pipette_milp.cluster import Cluster, GpuType
 from pipette_milp.cost import communication
 from pipette_milp.cost.compute import ELEMENT_BYTES, ComputeModel, TaskTime
+from pipette_milp.cost.family_parts import FamilyParts, detail_of, gradient_bytes
 from pipette_milp.cost.memory import MemoryModel, StageMemory
 from pipette_milp.cost.tables import CostTables
-from pipette_milp.errors import InputError, Problem
+from pipette_milp.cost.tasks import TaskCosts
+from pipette_milp.layer_shapes import LayerKind
 from pipette_milp.schedules import get_schedule
+from pipette_milp.schedules.base import InFlight
 from pipette_milp.schema.constants import CostConstants, FrameworkProfile, default_constants
 from pipette_milp.schema.instance import Instance
 from pipette_milp.schema.plan import Configuration
@@ -24,17 +28,6 @@ OPTIMIZER_BYTES_PER_PARAMETER = 30.0
 """Adam: fp32 weights and two moments read and written, gradients read, bf16 weights written (costs, 4)."""
 GRADIENT_PASS_BYTES_PER_PARAMETER = 8.0
 """4 read for the norm, 4 cleared in the gradient buffer (costs, section 4)."""
-BARRIER_S = communication.COLLECTIVE_BASE_S
-"""The gradient norm's own all-reduce, seconds: a few bytes, so latency only; steps are added per cluster."""
-
-
-@dataclass(frozen=True)
-class _TensorCollectives:
-    """Exposed tensor collectives of one micro-batch."""
-
-    layer: TaskTime
-    embedding: TaskTime
-    head: TaskTime
 
 
 @dataclass(frozen=True)
@@ -52,15 +45,20 @@ class CostModel:
         Raises:
             InputError: the cluster has unmeasured links or no usable GPU.
         """
-        if instance.model.moe is not None:
-            raise InputError(Problem("model.moe", "not supported yet: costs of a mixture of experts"))
         return cls(instance, Cluster.of(instance), Transformer(instance.model))
 
     @cached_property
+    def computes(self) -> tuple[ComputeModel, ...]:
+        """One for every kind of GPU of the cluster."""
+        return tuple(self._compute(gpu) for gpu in self.cluster.gpu_types)
+
+    def _compute(self, gpu: GpuType) -> ComputeModel:
+        return ComputeModel(self.transformer, gpu, self.instance.training, self.constants, self.profile)
+
+    @property
     def compute(self) -> ComputeModel:
-        return ComputeModel(
-            self.transformer, self.cluster.gpu, self.instance.training, self.constants, self.profile
-        )
+        """That of the first kind of GPU."""
+        return self.computes[0]
 
     @property
     def constants(self) -> CostConstants:
@@ -78,93 +76,116 @@ class CostModel:
         return MemoryModel(self.transformer, self.instance.training)
 
     @cached_property
-    def usable_memory_bytes(self) -> float:
-        """Capacity less the reserve."""
-        return (1.0 - self.instance.search.memory_reserve) * self.cluster.gpu.memory_bytes
+    def usable_bytes_of_type(self) -> Array:
+        """[T] capacity of each kind of GPU less the reserve."""
+        capacity = np.array([gpu.memory_bytes for gpu in self.cluster.gpu_types])
+        return np.asarray((1.0 - self.instance.search.memory_reserve) * capacity)
 
+    @cached_property
+    def layer_kinds(self) -> tuple[LayerKind, ...]:
+        """The kinds the model has."""
+        return tuple(dict.fromkeys(self.transformer.layer_kinds))
+
+    @cached_property
+    def kind_of_layer(self) -> IntArray:
+        """[L] index into `layer_kinds`."""
+        return np.array([self.layer_kinds.index(kind) for kind in self.transformer.layer_kinds])
+
+    def tasks(self, configuration: Configuration, compute: ComputeModel | None = None) -> TaskCosts:
+        """Times of a configuration's tasks; default: on the first kind of GPU."""
+        return TaskCosts(configuration, compute or self.compute, self._tensor_group(configuration))
+
+    # ------------------------------------------------------------------ memory
     def stage_memory(self, configuration: Configuration) -> list[StageMemory]:
         """Memory of every pipeline stage of a configuration with its own layer split."""
-        return self._stage_memory(configuration, configuration.layers_per_stage)
-
-    def _stage_memory(self, configuration: Configuration, layers: tuple[int, ...]) -> list[StageMemory]:
-        schedule = get_schedule(configuration.schedule)
-        pipeline, chunks = configuration.pipeline, configuration.virtual_stages
+        ends = np.concatenate([[0], np.cumsum(configuration.layers_per_stage)])
+        pipeline = configuration.pipeline
         memory = []
         for stage in range(pipeline):
-            own = layers[stage::pipeline]
-            in_flight = schedule.in_flight(
-                stage,
-                pipeline,
-                chunks,
-                configuration.num_micro_batches,
-                self.instance.training.framework,
-            )
+            held = dict.fromkeys(self.layer_kinds, 0)
+            for j in range(stage, configuration.num_virtual_stages, pipeline):
+                for kind in self.transformer.layer_kinds[ends[j] : ends[j + 1]]:
+                    held[kind] += 1
             memory.append(
-                self.memory.stage(configuration, sum(own), sum(own) / chunks, in_flight, stage=stage)
+                self.memory.stage(configuration, held, self._in_flight(configuration, stage), stage=stage)
             )
         return memory
 
+    def _in_flight(self, configuration: Configuration, stage: int) -> InFlight:
+        return get_schedule(configuration.schedule).in_flight(
+            stage,
+            configuration.pipeline,
+            configuration.virtual_stages,
+            configuration.num_micro_batches,
+            self.instance.training.framework,
+        )
+
+    def _memory_parts(self, configuration: Configuration) -> tuple[Array, Array, Array]:
+        """Device memory of each stage: [p, K] per layer, [p] besides, [p, K] once where it holds a layer of
+        the kind, the largest of which counts. Exact, because every term is linear from one layer on."""
+        pipeline, kinds = configuration.pipeline, self.layer_kinds
+        per_layer, once = np.zeros((pipeline, len(kinds))), np.zeros((pipeline, len(kinds)))
+        extra = np.zeros(pipeline)
+        known: dict[tuple[InFlight, bool, bool], int] = {}
+        for stage in range(pipeline):
+            in_flight = self._in_flight(configuration, stage)
+            alike = known.setdefault((in_flight, stage == 0, stage == pipeline - 1), stage)
+            if alike != stage:
+                per_layer[stage], extra[stage], once[stage] = per_layer[alike], extra[alike], once[alike]
+                continue
+
+            def peak(
+                held: dict[LayerKind, int], stage: int = stage, in_flight: InFlight = in_flight
+            ) -> float:
+                return self.memory.stage(configuration, held, in_flight, stage=stage).peak_bytes
+
+            extra[stage] = peak({})
+            for k, kind in enumerate(kinds):
+                one, two = peak({kind: 1}), peak({kind: 2})
+                per_layer[stage, k] = two - one
+                once[stage, k] = one - (two - one) - extra[stage]
+        return per_layer, extra, once
+
+    # ------------------------------------------------------------------ tables
     def tables(self, configuration: Configuration) -> CostTables:
         """Everything about the configuration's family that does not depend on layer split and placement."""
         transformer, training = self.transformer, self.instance.training
         model, cluster = self.instance.model, self.cluster
-        tensor, data, pipeline = configuration.tensor, configuration.data, configuration.pipeline
+        tensor, pipeline = configuration.tensor, configuration.pipeline
         virtual = configuration.num_virtual_stages
-        tokens = configuration.micro_batch * model.sequence_length
-        element = ELEMENT_BYTES[training.precision]
-        activation = float(element * tokens * model.hidden_size)
-        sequence_parallel = configuration.sequence_parallel
-        group = self._tensor_group(configuration)
-        collectives = self._tensor_collectives(configuration)
-        layer = _add(self._layer_compute(configuration), collectives.layer)
-        embedding = _add(
-            self.compute.embedding(tokens, sequence_parallel=sequence_parallel, tensor=tensor),
-            collectives.embedding,
-        )
-        head = _add(self.compute.head(tokens, tensor), collectives.head)
+        parts = self.parts(configuration)
+        detail = detail_of(parts, self)
+        # the best of all kinds of layer and of GPU: lower estimates where there are several
+        layer_s = parts.layer_s.min(axis=(0, 1))
+        task_s = parts.task_s.min(axis=0)
+        once = parts.memory_once_bytes.min(axis=1)
+        per_layer, per_stage = parts.memory_layer_bytes.min(axis=1), parts.memory_extra_bytes + once
+        low, high = self.layer_bounds(configuration, per_layer, per_stage)
 
-        separate = get_schedule(configuration.schedule).separates_weight_gradient
-        overhead_s = self.compute.host_overhead_per_task_s
-        forward_extra = np.full(virtual, overhead_s)
-        backward_extra = np.full(virtual, overhead_s)
-        weight_extra = np.full(virtual, overhead_s if separate else 0.0)
-        for index, extra in ((0, embedding), (virtual - 1, head)):
-            forward_extra[index] += extra.forward_s
-            backward_extra[index] += extra.input_gradient_s if separate else extra.backward_s
-            weight_extra[index] += extra.weight_gradient_s if separate else 0.0
-
-        layer_parameters = float(transformer.layer_parameters(tensor))
-        extra_parameters = np.zeros(pipeline)
-        extra_parameters[0] += transformer.embedding_parameters(tensor)
-        extra_parameters[-1] += transformer.head_parameters(tensor, embedding_on_same_stage=pipeline == 1)
-        sharded = configuration.data_sharding == "optimizer"
-        gradient_bytes = 4.0 if configuration.gradient_dtype == "fp32" else 2.0
-        step_s = OPTIMIZER_BYTES_PER_PARAMETER / (data if sharded else 1) + GRADIENT_PASS_BYTES_PER_PARAMETER
-        step_s /= cluster.gpu.memory_bytes_per_s
-
-        scatter = training.scatter_gather_hops and not sequence_parallel and tensor > 1
-        split = sequence_parallel or scatter
+        separate = parts.separate
+        activation = self.tasks(configuration).activation_bytes
+        scatter = training.scatter_gather_hops and not configuration.sequence_parallel and tensor > 1
         tied_exchange = model.tied_embeddings and pipeline > 1
         rows = transformer.padded_vocabulary(tensor) // tensor
-        overlapped = configuration.overlap.gradient_reduce and data > 1
-        first_stage_parameters = layer_parameters * model.layers / pipeline + float(extra_parameters[0])
-        per_layer, per_stage = self._linear_memory(configuration)
-        low, high = self.layer_bounds(configuration, per_layer, per_stage)
+        overlapped = configuration.overlap.gradient_reduce and parts.sync_passes and configuration.data > 1
+        reduced_parameters = (
+            model.layers / pipeline * float(parts.dense_parameters.mean() + parts.routed_parameters.mean())
+        )
         return CostTables(
             configuration=configuration,
             total_layers=model.layers,
             min_layers=low,
             max_layers=high,
-            forward_layer_s=layer.forward_s,
-            backward_layer_s=layer.input_gradient_s if separate else layer.backward_s,
-            weight_gradient_layer_s=layer.weight_gradient_s if separate else 0.0,
-            forward_extra_s=forward_extra,
-            backward_extra_s=backward_extra,
-            weight_gradient_extra_s=weight_extra,
+            forward_layer_s=float(layer_s[0]),
+            backward_layer_s=float(layer_s[1]),
+            weight_gradient_layer_s=float(layer_s[2]),
+            forward_extra_s=task_s[:, 0],
+            backward_extra_s=task_s[:, 1],
+            weight_gradient_extra_s=task_s[:, 2] if separate else np.zeros(virtual),
             memory_layer_bytes=np.tile(per_layer, configuration.virtual_stages),
             memory_extra_bytes=per_stage,
-            memory_usable_bytes=self.usable_memory_bytes,
-            slots=cluster.gpus_per_node // tensor,
+            memory_usable_bytes=float(self.usable_bytes_of_type.max()),
+            slots=cluster.gpus_per_node // configuration.cell_size,
             latency_s=cluster.latency_s,
             pair_bytes_per_s=cluster.pair_bytes_per_s,
             egress_bytes_per_s=cluster.egress_bytes_per_s,
@@ -172,53 +193,127 @@ class CostModel:
             port_bytes_per_s=cluster.port_bytes_per_s,
             local_bytes_per_s=cluster.local_bytes_per_s,
             local_latency_s=cluster.local_latency_s,
-            hop_bytes=communication.hop_bytes(activation, tensor, split=split),
-            hop_gather_s=group.all_gather_s(activation) if scatter else 0.0,
-            sync=communication.gradient_ring(
-                data,
-                sharded=sharded,
-                element_bytes=gradient_bytes,
-                layer_parameters=layer_parameters,
-                extra_parameters=extra_parameters,
+            hop_bytes=communication.hop_bytes(
+                activation, tensor, split=configuration.sequence_parallel or scatter
             ),
-            sync_buckets=communication.bucket_count(first_stage_parameters, data) if overlapped else 1,
-            gather=communication.parameter_ring(
-                data,
-                sharded=sharded,
-                element_bytes=float(element),
-                layer_parameters=layer_parameters,
-                extra_parameters=extra_parameters,
+            hop_gather_s=self._tensor_group(configuration).all_gather_s(activation) if scatter else 0.0,
+            sync=parts.ring(parts.sync_passes, parts.gradient_bytes),
+            sync_buckets=(
+                communication.bucket_count(
+                    reduced_parameters + float(parts.extra_parameters[0]), parts.replicas.ranks
+                )
+                if overlapped
+                else 1
             ),
+            gather=parts.ring(parts.gather_passes, float(ELEMENT_BYTES[training.precision])),
             gather_exposed=not configuration.overlap.parameter_gather,
-            embedding_bytes=float(rows * model.hidden_size) * gradient_bytes if tied_exchange else 0.0,
+            embedding_bytes=float(rows * model.hidden_size) * parts.gradient_bytes if tied_exchange else 0.0,
             embedding_latency_s=(
                 communication.COLLECTIVE_BASE_S + 2 * communication.NODE_STEP_S if tied_exchange else 0.0
             ),
-            optimizer_layer_s=step_s * layer_parameters,
-            optimizer_extra_s=step_s * extra_parameters,
-            fixed_s=BARRIER_S + 2 * (cluster.num_nodes - 1) * communication.NODE_STEP_S,
+            optimizer_layer_s=float(parts.optimizer_layer_s.min()),
+            optimizer_extra_s=parts.optimizer_extra_s.min(axis=0),
+            fixed_s=self.barrier_s,
             uplinks=cluster.uplinks,
+            detail=detail,
+        )
+
+    @property
+    def barrier_s(self) -> float:
+        """The gradient norm's all-reduce over all GPUs before the step: a few bytes, so latency only.
+
+        NCCL takes a tree for so little: along the GPUs of a node, then ``log2`` of the nodes, there and back
+        (``tuning.cc``).
+        """
+        cluster = self.cluster
+        inside = (int(cluster.gpus_per_node.max()) - 1) * communication.LOCAL_STEP_S
+        between = math.ceil(math.log2(cluster.num_nodes)) * communication.NODE_STEP_S
+        return communication.COLLECTIVE_BASE_S + 2 * (inside + between)
+
+    def parts(self, configuration: Configuration) -> FamilyParts:
+        """Costs of the family by kind of GPU and of layer."""
+        transformer, cluster = self.transformer, self.cluster
+        tensor, pipeline = configuration.tensor, configuration.pipeline
+        virtual, kinds = configuration.num_virtual_stages, self.layer_kinds
+        separate = get_schedule(configuration.schedule).separates_weight_gradient
+
+        def parts_of(time: TaskTime) -> list[float]:
+            backward = time.input_gradient_s if separate else time.backward_s
+            return [time.forward_s, backward, time.weight_gradient_s if separate else 0.0]
+
+        layer_s = np.zeros((len(self.computes), len(kinds), 3))
+        task_s = np.zeros((len(self.computes), virtual, 3))
+        for t, compute in enumerate(self.computes):
+            tasks = self.tasks(configuration, compute)
+            layer_s[t] = [parts_of(tasks.layer(kind)) for kind in kinds]
+            task_s[t, :, : 3 if separate else 2] = compute.host_overhead_per_task_s
+            task_s[t, 0] += parts_of(tasks.embedding())
+            task_s[t, -1] += parts_of(tasks.head())
+
+        routed = np.array(
+            [transformer.routed_parameters(tensor, kind, configuration.expert) for kind in kinds], dtype=float
+        )
+        whole = np.array(
+            [transformer.layer_parameters(tensor, kind, configuration.expert) for kind in kinds], dtype=float
+        )
+        extra = np.zeros(pipeline)
+        extra[0] += transformer.embedding_parameters(tensor)
+        extra[-1] += transformer.head_parameters(tensor, embedding_on_same_stage=pipeline == 1)
+        per_layer, per_stage, once = self._memory_parts(configuration)
+        sync_passes, gather_passes = communication.sync_passes(configuration.data_sharding)
+        replicas = communication.ReplicaGroup(
+            configuration.data, configuration.context, split=cluster.num_nodes > 1
+        )
+        sharded = configuration.data_sharding != "none"
+        rates = np.array([gpu.memory_bytes_per_s for gpu in cluster.gpu_types])
+        ranks, expert_ranks = replicas.ranks, replicas.ranks // configuration.expert
+
+        def step_s(parameters: Array, holders: int) -> Array:
+            per_parameter = OPTIMIZER_BYTES_PER_PARAMETER / (holders if sharded else 1)
+            seconds = (per_parameter + GRADIENT_PASS_BYTES_PER_PARAMETER) / rates
+            return np.asarray(seconds[:, None] * parameters[None, :])
+
+        return FamilyParts(
+            configuration=configuration,
+            separate=separate,
+            layer_s=layer_s,
+            task_s=task_s,
+            dense_parameters=whole - routed,
+            routed_parameters=routed,
+            extra_parameters=extra,
+            gradient_bytes=gradient_bytes(configuration),
+            sync_passes=sync_passes,
+            gather_passes=gather_passes,
+            replicas=replicas,
+            optimizer_layer_s=step_s(whole - routed, ranks) + step_s(routed, expert_ranks),
+            optimizer_extra_s=step_s(extra, ranks),
+            memory_layer_bytes=per_layer,
+            memory_extra_bytes=per_stage,
+            memory_once_bytes=once,
         )
 
     def tensor_communication_s(self, configuration: Configuration) -> tuple[Array, Array]:
-        """[V] seconds of exposed tensor collectives within each virtual stage's forward and backward.
+        """[V] seconds of exposed collectives of cells within each virtual stage's forward and backward.
 
         They are part of the tasks' durations; this is what of them is communication. Where the schedule
-        separates the weight gradient, the backward counts the input-gradient part only.
+        separates the weight gradient, the backward counts the input-gradient part only. On several kinds of
+        GPU those of the first.
         """
-        collectives = self._tensor_collectives(configuration)
-        layers = np.array(configuration.layers_per_stage, dtype=float)
+        tasks = self.tasks(configuration)
         separate = get_schedule(configuration.schedule).separates_weight_gradient
 
-        def backward_s(time: TaskTime) -> float:
-            return time.input_gradient_s if separate else time.backward_s
+        def seconds(time: TaskTime) -> Array:
+            return np.array([time.forward_s, time.input_gradient_s if separate else time.backward_s])
 
-        forward = layers * collectives.layer.forward_s
-        backward = layers * backward_s(collectives.layer)
-        for index, extra in ((0, collectives.embedding), (-1, collectives.head)):
-            forward[index] += extra.forward_s
-            backward[index] += backward_s(extra)
-        return forward, backward
+        of_kind = np.stack([seconds(tasks.layer_collectives(kind)) for kind in self.layer_kinds])
+        ends = np.cumsum(configuration.layers_per_stage)[:-1]
+        counts = [
+            np.bincount(held, minlength=len(self.layer_kinds)) for held in np.split(self.kind_of_layer, ends)
+        ]
+        both = np.stack(counts) @ of_kind
+        both[0] += seconds(tasks.embedding_collectives())
+        both[-1] += seconds(tasks.head_collectives())
+        return both[:, 0], both[:, 1]
 
     def _tensor_group(self, configuration: Configuration) -> communication.TensorGroup:
         return communication.TensorGroup(
@@ -226,32 +321,6 @@ class CostModel:
             float(self.cluster.local_bytes_per_s.min()),
             configuration.overlap.tensor,
             self.profile.asynchronous_tensor_reduce,
-        )
-
-    def _layer_compute(self, configuration: Configuration) -> TaskTime:
-        return self.compute.layer(
-            configuration.micro_batch * self.instance.model.sequence_length,
-            configuration.tensor,
-            sequence_parallel=configuration.sequence_parallel,
-            recompute=configuration.recompute,
-        )
-
-    def _tensor_collectives(self, configuration: Configuration) -> _TensorCollectives:
-        """Exposed collectives of one micro-batch: of one layer, of the embedding, of head and loss."""
-        tokens = configuration.micro_batch * self.instance.model.sequence_length
-        element = ELEMENT_BYTES[self.instance.training.precision]
-        activation = float(element * tokens * self.instance.model.hidden_size)
-        group = self._tensor_group(configuration)
-        sequence_parallel = configuration.sequence_parallel
-        return _TensorCollectives(
-            layer=group.layer(
-                activation,
-                self._layer_compute(configuration),
-                sequence_parallel=sequence_parallel,
-                recompute=configuration.recompute,
-            ),
-            embedding=group.embedding(activation, sequence_parallel=sequence_parallel),
-            head=group.head(activation, 4.0 * tokens, sequence_parallel=sequence_parallel),
         )
 
     def layer_bounds(
@@ -264,28 +333,9 @@ class CostModel:
         if fixed is not None:
             split = np.asarray(fixed, dtype=np.int64)
             return split, split
-        room = self.usable_memory_bytes - per_stage
+        room = float(self.usable_bytes_of_type.max()) - per_stage
         most = np.where(room >= 0, np.floor(room / per_layer), -1).astype(np.int64)
         others = virtual - 1
         cap = self.instance.model.layers - others
         high = np.minimum(np.tile(most, configuration.virtual_stages), cap)
         return np.ones(virtual, dtype=np.int64), high
-
-    def _linear_memory(self, configuration: Configuration) -> tuple[np.ndarray, np.ndarray]:
-        """Device memory of each stage as ``per_layer * layers + per_stage``, exact from one layer on."""
-        virtual = configuration.num_virtual_stages
-        one = self._stage_memory(configuration, (1,) * virtual)
-        two = self._stage_memory(configuration, (2,) * virtual)
-        chunks = configuration.virtual_stages
-        at_one = np.array([memory.peak_bytes for memory in one])
-        at_two = np.array([memory.peak_bytes for memory in two])
-        per_layer = (at_two - at_one) / chunks
-        return per_layer, at_one - per_layer * chunks
-
-
-def _add(left: TaskTime, right: TaskTime) -> TaskTime:
-    return TaskTime(
-        left.forward_s + right.forward_s,
-        left.input_gradient_s + right.input_gradient_s,
-        left.weight_gradient_s + right.weight_gradient_s,
-    )

@@ -15,6 +15,7 @@ import numpy as np
 from pipette_milp.arrays import Array
 from pipette_milp.cost.compute import TaskTime
 from pipette_milp.cost.tables import Ring
+from pipette_milp.schema.plan import DataSharding
 
 COLLECTIVE_BASE_S = 8.4e-6
 """Start of a ring collective, simple protocol, seconds (NCCL ``tuning.cc``, baseLatencies)."""
@@ -65,24 +66,33 @@ class TensorGroup:
         return max(0.0, collective_s - under_s) * (1.0 - self.hidden_fraction)
 
     def layer(
-        self, activation_bytes: float, compute: TaskTime, *, sequence_parallel: bool, recompute: str
+        self,
+        activation_bytes: float,
+        compute: TaskTime,
+        *,
+        sequence_parallel: bool,
+        recompute: str,
+        mlp_bytes: float | None = None,
     ) -> TaskTime:
         """Exposed collectives of one layer and micro-batch; ``compute`` is the layer's compute time.
 
         A hidden collective runs under the products of one of the layer's two blocks, attention or MLP: half
-        of those of the weight gradient, which are as large as those of the input's.
+        of those of the weight gradient, which are as large as those of the input's. ``mlp_bytes`` is what the
+        second block gathers where that is not the activation itself: experts see a token once per choice.
         """
         under = compute.weight_gradient_s / 2 if self.asynchronous else 0.0
-        if sequence_parallel:
-            gather = self.all_gather_s(activation_bytes)
-            forward = 4 * self.exposed_s(gather)
-            backward = 2 * self.exposed_s(gather) + 2 * self.exposed_s(gather, under)
-            weight = 2 * self.exposed_s(gather, under)
-        else:
-            reduce = self.all_reduce_s(activation_bytes)
-            forward = 2 * self.exposed_s(reduce)
-            backward = 0.0
-            weight = 2 * self.exposed_s(reduce, under)
+        payloads = (activation_bytes, activation_bytes if mlp_bytes is None else mlp_bytes)
+        forward = backward = weight = 0.0
+        for payload in payloads:
+            if sequence_parallel:
+                gather = self.all_gather_s(payload)
+                forward += 2 * self.exposed_s(gather)
+                backward += self.exposed_s(gather) + self.exposed_s(gather, under)
+                weight += self.exposed_s(gather, under)
+            else:
+                reduce = self.all_reduce_s(payload)
+                forward += self.exposed_s(reduce)
+                weight += self.exposed_s(reduce, under)
         again = forward if recompute == "full" else 0.0
         return TaskTime(forward, backward + again, weight)
 
@@ -102,6 +112,23 @@ class TensorGroup:
         return TaskTime(loss, self.exposed_s(self.all_reduce_s(activation_bytes)), 0.0)
 
 
+def context_ring(
+    steps: int, sent_bytes: float, bytes_per_s: float, latency_s: float, attention: tuple[float, float]
+) -> TaskTime:
+    """Exposed ring of keys and values of one layer: ``steps`` of ``sent_bytes`` forward, twice that backward.
+
+    Each step runs under the attention over the block that came before; ``attention`` is the whole of it,
+    forward and backward (costs, section 3).
+    """
+    if steps == 0:
+        return TaskTime(0.0, 0.0, 0.0)
+    forward, backward = (
+        steps * max(0.0, latency_s + passes * sent_bytes / bytes_per_s - under_s / (steps + 1))
+        for passes, under_s in zip((1, 2), attention, strict=True)
+    )
+    return TaskTime(forward, backward, 0.0)
+
+
 def hop_bytes(activation_bytes: float, tensor: int, *, split: bool) -> float:
     """What each tensor rank sends over a boundary; ``split``: the sequence (or hidden) is divided.
 
@@ -110,33 +137,46 @@ def hop_bytes(activation_bytes: float, tensor: int, *, split: bool) -> float:
     return activation_bytes / tensor if split else activation_bytes
 
 
-def gradient_ring(
-    data: int, *, sharded: bool, element_bytes: float, layer_parameters: float, extra_parameters: Array
-) -> Ring:
-    """Gradient synchronisation: all-reduce, or the reduce-scatter of a sharded optimiser."""
-    passes = 1 if sharded else 2
-    return _ring(data, passes, element_bytes, layer_parameters, extra_parameters)
+@dataclass(frozen=True)
+class ReplicaGroup:
+    """Ranks that hold the same parameters of a stage: ``data`` replicas of ``context`` ranks each.
+
+    The tables see ``tensor * context`` ranks of a cell, each with a ring of its own, where NCCL makes
+    ``tensor`` rings that enter a cell once and pass its ``context`` members. ``split`` divides the bytes
+    accordingly: loads and network ports come out the same, the scale-up ports of a cell's members are
+    `CellRing`'s affair. On one node only these ports count, so nothing is split there.
+    """
+
+    data: int
+    context: int = 1
+    split: bool = False
+
+    @property
+    def ranks(self) -> int:
+        return self.data * self.context
+
+    def ring(self, passes: int, element_bytes: float, layer_parameters: float, extra: Array) -> Ring:
+        """All-reduce (2 passes), reduce-scatter or all-gather (1), nothing (0) of what a stage holds."""
+        if self.data == 1:
+            passes = 0
+        factor = passes * (self.ranks - 1) / self.ranks * element_bytes / (self.context if self.split else 1)
+        inside = self.data * (self.context - 1) * passes * LOCAL_STEP_S
+        return Ring(
+            bytes_per_layer=factor * layer_parameters,
+            bytes_extra=factor * np.asarray(extra, dtype=float),
+            latency_s=COLLECTIVE_BASE_S + inside if passes else 0.0,
+            latency_per_node_step_s=passes * NODE_STEP_S,
+            latency_per_local_step_s=passes * LOCAL_STEP_S,
+        )
 
 
-def parameter_ring(
-    data: int, *, sharded: bool, element_bytes: float, layer_parameters: float, extra_parameters: Array
-) -> Ring:
-    """All-gather of the updated parameters of a sharded optimiser; empty otherwise."""
-    passes = 1 if sharded else 0
-    return _ring(data, passes, element_bytes, layer_parameters, extra_parameters)
+def sync_passes(sharding: DataSharding) -> tuple[int, int]:
+    """Passes over the gradients after the last backward, and over the parameters after the step.
 
-
-def _ring(data: int, passes: int, element_bytes: float, layer_parameters: float, extra: Array) -> Ring:
-    if data == 1:
-        passes = 0
-    factor = passes * (data - 1) / data * element_bytes
-    return Ring(
-        bytes_per_layer=factor * layer_parameters,
-        bytes_extra=factor * np.asarray(extra, dtype=float),
-        latency_s=COLLECTIVE_BASE_S if passes else 0.0,
-        latency_per_node_step_s=passes * NODE_STEP_S,
-        latency_per_local_step_s=passes * LOCAL_STEP_S,
-    )
+    With sharded gradients or parameters the gradients are reduced in every backward, with sharded parameters
+    these are gathered in every pass.
+    """
+    return {"none": (2, 0), "optimizer": (1, 1), "gradients": (0, 1), "parameters": (0, 0)}[sharding]
 
 
 def bucket_count(parameters: float, data: int) -> int:

@@ -12,6 +12,7 @@ from functools import cached_property
 
 from pipette_milp.cluster import GpuType
 from pipette_milp.cost.products import Products
+from pipette_milp.layer_shapes import LayerKind, layer_matrices, query_width, value_width
 from pipette_milp.schema.constants import CostConstants, FrameworkProfile
 from pipette_milp.schema.training import TrainingSection
 from pipette_milp.transformer import Transformer
@@ -24,8 +25,8 @@ position embedding and splitting of heads. Nominal: ``launch_s`` is fitted on to
 SCORE_KERNELS = 4
 """More of them without fused attention: scale and mask, softmax, dropout, transposition."""
 
-ELEMENT_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
-"""Bytes of an activation element by training precision."""
+ELEMENT_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 2}
+"""Bytes of an activation element by training precision; fp8 is what products read, the rest stays bf16."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class TaskTime:
 class ComputeModel:
     """Compute times on one GPU type for one set of training options.
 
-    ``tokens`` of a task are micro-batch times sequence length.
+    ``tokens`` of a task are micro-batch times sequence length over the context degree.
     """
 
     transformer: Transformer
@@ -67,19 +68,32 @@ class ComputeModel:
         """Host time exposed once per forward or backward of a stage."""
         return self.profile.host_overhead_per_task_s
 
-    def layer(self, tokens: int, tensor: int, *, sequence_parallel: bool, recompute: str) -> TaskTime:
-        """One layer, one micro-batch, without communication."""
-        shapes = self._weight_shapes(tensor)
-        forward = sum(self.products.product_s(tokens, k, n) for k, n in shapes)
-        input_gradient = sum(self.products.product_s(tokens, n, k) for k, n in shapes)
-        weight_gradient = sum(self.products.product_s(k, tokens, n) for k, n in shapes)
+    def layer(
+        self,
+        tokens: float,
+        tensor: int,
+        *,
+        sequence_parallel: bool,
+        recompute: str,
+        kind: LayerKind = "dense",
+        expert: int = 1,
+    ) -> TaskTime:
+        """One layer of a kind, one micro-batch, without communication.
+
+        ``tokens`` are those of one rank (context degree divided out); scores still span the whole sequence.
+        """
+        shapes = layer_matrices(self.transformer.model, tensor, kind, expert)
+        product = self.products.product_s
+        forward = sum(product(m.tokens * tokens, m.inputs, m.outputs, m.count) for m in shapes)
+        input_gradient = sum(product(m.tokens * tokens, m.outputs, m.inputs, m.count) for m in shapes)
+        weight_gradient = sum(product(m.inputs, m.tokens * tokens, m.outputs, m.count) for m in shapes)
         core, core_backward, scores = self._attention(tokens, tensor)
-        traffic = self._elementwise_s(tokens, tensor, sequence_parallel=sequence_parallel)
+        traffic = self._elementwise_s(tokens, tensor, sequence_parallel=sequence_parallel, kind=kind)
         # scores and values have no weights: both of their gradients belong to the input's part
         forward += core + scores + traffic
         input_gradient += core_backward + 2 * (scores + traffic)
 
-        issue = self.profile.launch_s * self._kernels
+        issue = self.profile.launch_s * (len(shapes) + self._other_kernels)
         forward = max(forward, issue)
         weight_gradient = max(weight_gradient, self.profile.launch_s * len(shapes))
         input_gradient = max(input_gradient, issue)
@@ -87,7 +101,14 @@ class ComputeModel:
         scale = self.constants.time_scale
         return TaskTime(scale * forward, scale * (input_gradient + again), scale * weight_gradient)
 
-    def embedding(self, tokens: int, *, sequence_parallel: bool, tensor: int) -> TaskTime:
+    def attention(self, tokens: float, tensor: int) -> tuple[float, float]:
+        """Seconds of scores and values alone, forward and backward: what a ring of keys and values runs
+        under."""
+        forward, backward, scores = self._attention(tokens, tensor)
+        scale = self.constants.time_scale
+        return scale * (forward + scores), scale * (backward + 2 * scores)
+
+    def embedding(self, tokens: float, *, sequence_parallel: bool, tensor: int) -> TaskTime:
         """Look-up, addition of positions and dropout."""
         hidden = self.transformer.model.hidden_size / (tensor if sequence_parallel else 1)
         moved = (
@@ -95,7 +116,7 @@ class ComputeModel:
         )
         return TaskTime(moved, 0.0, moved)
 
-    def head(self, tokens: int, tensor: int) -> TaskTime:
+    def head(self, tokens: float, tensor: int) -> TaskTime:
         """Final norm, output matrix and loss; the loss works on fp32 copies of the logits."""
         hidden = self.transformer.model.hidden_size
         rows = self.transformer.padded_vocabulary(tensor) / tensor
@@ -110,34 +131,20 @@ class ComputeModel:
             scale * product(hidden, tokens, rows),
         )
 
-    def _weight_shapes(self, tensor: int) -> list[tuple[float, float]]:
-        """(inner, columns) of the forward's products with weights on one tensor rank."""
-        transformer = self.transformer
-        model = transformer.model
-        width = transformer.attention_width / tensor
-        kv_width = transformer.kv_heads_per_rank(tensor) * model.head_dim
-        ffn = model.ffn_hidden_size / tensor
-        return [
-            (model.hidden_size, width + 2 * kv_width),
-            (width, model.hidden_size),
-            (model.hidden_size, ffn * (transformer.mlp_matrices - 1)),
-            (ffn, model.hidden_size),
-        ]
-
-    def _attention(self, tokens: int, tensor: int) -> tuple[float, float, float]:
+    def _attention(self, tokens: float, tensor: int) -> tuple[float, float, float]:
         """Core of attention: forward and backward seconds of its products, seconds of softmax and
         dropout."""
         transformer, model = self.transformer, self.transformer.model
         if self.training.flash_attention:
             flop = tokens * transformer.attention_flop(tensor, causal=True)
             return self.products.flash_s(flop), self.products.flash_s(FLASH_BACKWARD_FLOP * flop), 0.0
-        length, head = model.sequence_length, model.head_dim
+        length = model.sequence_length
         batch = tokens / length * model.attention_heads / tensor
         product = self.products.product_s
         # the gradient of the probabilities has the shape of the scores; both gradients of the scores' factors
         # and the gradient of the values have the shape of the output
-        scores = product(length, head, length, batch)
-        values = product(length, length, head, batch)
+        scores = product(length, query_width(model) / model.attention_heads, length, batch)
+        values = product(length, length, value_width(model) / model.attention_heads, batch)
         traffic = self.products.traffic_s(
             self.profile.elementwise_passes
             * tokens
@@ -145,16 +152,23 @@ class ComputeModel:
         )
         return scores + values, scores + 3 * values, traffic
 
-    def _elementwise_s(self, tokens: int, tensor: int, *, sequence_parallel: bool) -> float:
+    def _elementwise_s(
+        self, tokens: float, tensor: int, *, sequence_parallel: bool, kind: LayerKind
+    ) -> float:
         """Norms, residual additions and activation function of the forward."""
         moved = self.transformer.layer_memory_traffic_bytes(
-            tensor, element_bytes=self.element_bytes, sequence_parallel=sequence_parallel, flash=True
+            tensor,
+            element_bytes=self.element_bytes,
+            sequence_parallel=sequence_parallel,
+            flash=True,
+            kind=kind,
         )
         kernels = ELEMENTWISE_KERNELS * self.constants.kernel_s
         return self.products.traffic_s(self.profile.elementwise_passes * tokens * moved) + kernels
 
     @property
-    def _kernels(self) -> int:
-        """Kernels the host issues for a layer's forward, and again for its input gradient."""
+    def _other_kernels(self) -> int:
+        """Kernels besides the products that the host issues for a layer's forward, and again for its input
+        gradient."""
         fused = self.training.flash_attention
-        return 4 + ELEMENTWISE_KERNELS + (1 if fused else 2 + SCORE_KERNELS)
+        return ELEMENTWISE_KERNELS + (1 if fused else 2 + SCORE_KERNELS)

@@ -7,11 +7,13 @@ step.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pipette_milp.cost.compute import ELEMENT_BYTES
+from pipette_milp.layer_shapes import LayerKind
 from pipette_milp.schedules.base import InFlight
-from pipette_milp.schema.plan import Configuration
+from pipette_milp.schema.plan import Configuration, DataSharding
 from pipette_milp.schema.training import TrainingSection
 from pipette_milp.transformer import Transformer
 
@@ -25,6 +27,12 @@ NCCL_BYTES = 1.5 * 2**30
 the middle of the 1 to 2 GiB seen in practice."""
 CONTEXT_BYTES = 0.65 * 2**30
 """CUDA context and libraries, bytes: the middle of 0.5 to 0.8 GiB seen in practice."""
+FP8_WEIGHT_BYTES = 2.0
+"""Per parameter of the layers: the fp8 copy of a weight and its transpose, kept beside the bf16 one
+(Transformer Engine)."""
+GATHERED_UNITS = 2
+"""Layers whose parameters are whole at one time with fully sharded data parallelism: the current one and the
+one fetched ahead."""
 WEIGHT_GRADIENT_SHARE = 32 / 34
 """Share of a layer's activations that a separate weight-gradient pass still needs (arXiv 2401.10241, table
 1)."""
@@ -73,20 +81,30 @@ class StaticBytes:
 
 
 def static_bytes_per_parameter(
-    precision: str, gradient_dtype: str, data: int, *, sharded: bool
+    precision: str, gradient_dtype: str, replicas: int, *, sharding: DataSharding
 ) -> StaticBytes:
     """Weights, gradient buffer and Adam state (Megatron-LM ``dist_optimizer.md``).
 
-    ``sharded`` divides the optimiser's part by the data degree.
+    ``sharding`` divides the optimiser's part, then the gradients', then the weights' by the ranks that hold
+    the same parameters (``replicas``).
     """
-    divisor = data if sharded else 1
+    share = {
+        name: replicas if sharding in holders else 1
+        for name, holders in (
+            ("weights", ("parameters",)),
+            ("gradients", ("gradients", "parameters")),
+            ("optimizer", ("optimizer", "gradients", "parameters")),
+        )
+    }
     if precision in ("fp32", "tf32"):
-        return StaticBytes(4.0, 4.0, 8.0 / divisor)
-    if precision == "fp16":
+        weights, gradients, state = 4.0, 4.0, 8.0
+    elif precision == "fp16":
         # the optimiser's 16 include an fp32 copy of the gradients
+        weights = 2.0
         gradients, state = (2.0, 16.0) if gradient_dtype == "fp16" else (4.0, 12.0)
-        return StaticBytes(2.0, gradients, state / divisor)
-    return StaticBytes(2.0, 4.0 if gradient_dtype == "fp32" else 2.0, 12.0 / divisor)
+    else:
+        weights, gradients, state = 2.0, 4.0 if gradient_dtype == "fp32" else 2.0, 12.0
+    return StaticBytes(weights / share["weights"], gradients / share["gradients"], state / share["optimizer"])
 
 
 @dataclass(frozen=True)
@@ -99,69 +117,142 @@ class MemoryModel:
     def stage(
         self,
         configuration: Configuration,
-        layers: int,
-        chunk_layers: float,
+        layers: Mapping[LayerKind, int],
         in_flight: InFlight,
         *,
         stage: int,
     ) -> StageMemory:
-        """Memory of pipeline stage ``stage`` with ``layers`` layers in all its chunks.
+        """Memory of pipeline stage ``stage``.
 
         Args:
-            chunk_layers: layers of one chunk (virtual stage); ``in_flight`` counts chunks.
+            layers: how many layers of each kind it holds in all its chunks; kinds are taken to be spread
+                evenly over chunks.
+            in_flight: chunks (virtual stages) whose activations are held.
         """
-        transformer, training = self.transformer, self.training
-        model = transformer.model
-        tensor, data = configuration.tensor, configuration.data
-        tokens = configuration.micro_batch * model.sequence_length
-        element = ELEMENT_BYTES[training.precision]
-        first = stage == 0
-        last = stage == configuration.pipeline - 1
-        split = tensor if configuration.sequence_parallel else 1
+        weights, gradients, optimizer = self._static(configuration, layers, stage)
+        return StageMemory(
+            weights_bytes=weights,
+            gradients_bytes=gradients,
+            optimizer_bytes=optimizer,
+            activations_bytes=self._activations(configuration, layers, in_flight, stage),
+            other_bytes=self._other(configuration, layers) + self._fp8_copies(configuration, layers),
+        )
 
-        parameters = float(layers * transformer.layer_parameters(tensor))
+    def _static(
+        self, configuration: Configuration, layers: Mapping[LayerKind, int], stage: int
+    ) -> tuple[float, float, float]:
+        """Weights, gradients and optimiser state. Routed experts have fewer replicas than the rest."""
+        transformer, tensor = self.transformer, configuration.tensor
+        first, last = stage == 0, stage == configuration.pipeline - 1
+        routed = float(
+            sum(
+                count * transformer.routed_parameters(tensor, kind, configuration.expert)
+                for kind, count in layers.items()
+            )
+        )
+        held = float(
+            sum(
+                count * transformer.layer_parameters(tensor, kind, configuration.expert)
+                for kind, count in layers.items()
+            )
+        )
+        dense = held - routed
         if first:
-            parameters += transformer.embedding_parameters(tensor)
+            dense += transformer.embedding_parameters(tensor)
         if last:
-            parameters += transformer.head_parameters(tensor, embedding_on_same_stage=first)
-        static = static_bytes_per_parameter(
-            training.precision,
-            configuration.gradient_dtype,
-            data,
-            sharded=configuration.data_sharding == "optimizer",
-        )
+            dense += transformer.head_parameters(tensor, embedding_on_same_stage=first)
+        ranks = configuration.data * configuration.context
+        weights = gradients = optimizer = 0.0
+        for parameters, replicas in ((dense, ranks), (routed, ranks // configuration.expert)):
+            static = static_bytes_per_parameter(
+                self.training.precision,
+                configuration.gradient_dtype,
+                replicas,
+                sharding=configuration.data_sharding,
+            )
+            weights += parameters * static.weights
+            gradients += parameters * static.gradients
+            optimizer += parameters * static.optimizer
+        return weights, gradients, optimizer
 
-        full = tokens * transformer.layer_activation_bytes(
-            tensor,
-            element_bytes=element,
-            sequence_parallel=configuration.sequence_parallel,
-            flash=training.flash_attention,
-            recompute=configuration.recompute,
-        )
-        working_set = 0.0
-        kept = full
+    def _activations(
+        self,
+        configuration: Configuration,
+        layers: Mapping[LayerKind, int],
+        in_flight: InFlight,
+        stage: int,
+    ) -> float:
+        transformer, training = self.transformer, self.training
+        model, tensor = transformer.model, configuration.tensor
+        tokens = configuration.micro_batch * model.sequence_length / configuration.context
+        element = ELEMENT_BYTES[training.precision]
+        split = tensor if configuration.sequence_parallel else 1
+        full = {
+            kind: tokens
+            * transformer.layer_activation_bytes(
+                tensor,
+                element_bytes=element,
+                sequence_parallel=configuration.sequence_parallel,
+                flash=training.flash_attention,
+                recompute=configuration.recompute,
+                kind=kind,
+            )
+            for kind in layers
+        }
+        kept, working_set = full, 0.0
         if configuration.recompute == "full":
-            kept = tokens * transformer.layer_checkpoint_bytes(
+            checkpoint = tokens * transformer.layer_checkpoint_bytes(
                 tensor, element_bytes=element, sequence_parallel=configuration.sequence_parallel
             )
-            working_set = full if layers else 0.0
+            kept = dict.fromkeys(layers, checkpoint)
+            working_set = max((full[kind] for kind, count in layers.items() if count), default=0.0)
         chunks = in_flight.full + WEIGHT_GRADIENT_SHARE * in_flight.weight_only
-        activations = chunks * chunk_layers * kept + working_set
-        if first:
+        per_pass = sum(count * kept[kind] for kind, count in layers.items())
+        activations = chunks / configuration.virtual_stages * per_pass + working_set
+        if stage == 0:
             mask = model.hidden_size / split if transformer.dropout else 0.0
             activations += in_flight.full / configuration.virtual_stages * tokens * (8.0 + mask)
-        if last:
+        if stage == configuration.pipeline - 1:
             # one micro-batch: logits, their fp32 copy kept as softmax, the cast gradient
             logits = tokens * transformer.padded_vocabulary(tensor) / tensor
             activations += logits * (2 * element + 4.0) + element * tokens * model.hidden_size / split
+        return activations
 
+    def _other(self, configuration: Configuration, layers: Mapping[LayerKind, int]) -> float:
+        """Workspace, gather buffer of sequence parallelism, whole parameters or gradients of sharded
+        layers."""
+        model, tensor = self.transformer.model, configuration.tensor
+        element = ELEMENT_BYTES[self.training.precision]
         other = float(GEMM_WORKSPACE_BYTES)
         if configuration.sequence_parallel and tensor > 1:
-            other += element * tokens * model.hidden_size
-        return StageMemory(
-            weights_bytes=parameters * static.weights,
-            gradients_bytes=parameters * static.gradients,
-            optimizer_bytes=parameters * static.optimizer,
-            activations_bytes=activations,
-            other_bytes=other,
+            other += (
+                element
+                * configuration.micro_batch
+                * model.sequence_length
+                / configuration.context
+                * (model.hidden_size)
+            )
+        largest = max(
+            (
+                self.transformer.layer_parameters(tensor, kind, configuration.expert)
+                for kind, count in layers.items()
+                if count
+            ),
+            default=0,
         )
+        ranks = configuration.data * configuration.context
+        if configuration.data_sharding == "parameters" and ranks > 1:
+            other += GATHERED_UNITS * largest * element
+        elif configuration.data_sharding == "gradients" and ranks > 1:
+            other += largest * (4.0 if configuration.gradient_dtype == "fp32" else 2.0)
+        return other
+
+    def _fp8_copies(self, configuration: Configuration, layers: Mapping[LayerKind, int]) -> float:
+        if self.training.precision != "fp8":
+            return 0.0
+        held = sum(
+            count * self.transformer.layer_matrix_parameters(configuration.tensor, kind, configuration.expert)
+            for kind, count in layers.items()
+        )
+        whole = configuration.data_sharding != "parameters"
+        return FP8_WEIGHT_BYTES * held if whole else 0.0

@@ -11,6 +11,7 @@ import numpy as np
 
 from pipette_milp.accelerate import compiled
 from pipette_milp.arrays import Array, IntArray
+from pipette_milp.cost.detail import Detail
 from pipette_milp.cost.durations import Durations
 from pipette_milp.cost.tables import CostTables, Ring
 from pipette_milp.uplinks import flow_uplink_times, ring_uplink_times
@@ -23,6 +24,8 @@ def placement_durations(tables: CostTables, layers: IntArray, node_of_cell: IntA
     """
     layers = np.asarray(layers, dtype=np.int64)
     node_of_cell = np.ascontiguousarray(node_of_cell, dtype=np.int64)
+    if tables.detail is not None:
+        return _detailed(tables, tables.detail, layers, node_of_cell)
     shape = (tables.num_virtual_stages, tables.data)
     forward, backward, weight = stage_times(tables, layers)
     hop_forward, hop_backward = hop_times(tables, node_of_cell)
@@ -48,6 +51,86 @@ def placement_durations(tables: CostTables, layers: IntArray, node_of_cell: IntA
     )
 
 
+def _detailed(tables: CostTables, detail: Detail, layers: IntArray, node_of_cell: IntArray) -> Durations:
+    """The same for a family whose linear figures are lower estimates only."""
+    pipeline, virtual = tables.pipeline, tables.num_virtual_stages
+    separate = tables.weight_gradient_layer_s > 0
+    counts = detail.kind_counts(layers)
+    types = detail.type_of_node[node_of_cell]  # [p, d]
+    of_task = types[np.arange(virtual) % pipeline]  # [V, d]
+    layer_s = detail.layer_s[of_task]  # [V, d, K, 3]
+    if detail.experts is not None:
+        exchange_s = detail.experts.seconds(
+            node_of_cell,
+            tables.tensor,
+            tables.pair_bytes_per_s,
+            tables.egress_bytes_per_s,
+            tables.ingress_bytes_per_s,
+            tables.port_bytes_per_s,
+            tables.local_bytes_per_s,
+            tables.uplinks,
+        )[np.arange(virtual) % pipeline]
+        passes = np.outer(detail.experts.layer_kinds, detail.experts.passes)  # [K, 3]
+        layer_s = layer_s + exchange_s[:, :, None, None] * passes
+    task_s = detail.task_s[of_task, np.arange(virtual)[:, None]]  # [V, d, 3]
+    if detail.sharded is None:
+        tasks = np.einsum("vk,vdkc->vdc", counts, layer_s) + task_s
+    else:
+
+        def on_placement(ring: Ring, sent_bytes: Array) -> Array:
+            return _sent_ring_times(tables, ring, sent_bytes, node_of_cell, detail.local_ring_share)
+
+        tasks = detail.sharded.tasks_s(on_placement, counts, layer_s, task_s, separate)
+    sync = _detailed_ring(tables, detail, tables.sync, detail.sync_layer_bytes, 0, layers, node_of_cell)
+    gather = np.zeros(pipeline)
+    if tables.gather_exposed:
+        gather = _detailed_ring(
+            tables, detail, tables.gather, detail.gather_layer_bytes, 1, layers, node_of_cell
+        )
+    stage_counts = detail.stage_counts(layers)
+    step = np.einsum("tk,pk->tp", detail.optimizer_layer_s, stage_counts) + detail.optimizer_extra_s
+    hop_forward, hop_backward = hop_times(tables, node_of_cell)
+    return Durations(
+        forward_s=tasks[..., 0],
+        backward_s=tasks[..., 1],
+        weight_gradient_s=tasks[..., 2] if separate else None,
+        hop_forward_s=hop_forward,
+        hop_backward_s=hop_backward,
+        gradient_sync_s=_exposed(sync, tables.sync_buckets, float(tasks[0, :, 1].min())),
+        embedding_sync_s=embedding_time(tables, node_of_cell),
+        optimizer_s=step[types, np.arange(pipeline)[:, None]].max(axis=1),
+        parameter_gather_s=gather,
+        fixed_s=tables.fixed_s,
+    )
+
+
+def _detailed_ring(
+    tables: CostTables,
+    detail: Detail,
+    ring: Ring,
+    layer_bytes: Array,
+    which: int,
+    layers: IntArray,
+    node_of_cell: IntArray,
+) -> Array:
+    """[p] time of the gradients' reduction (``which`` 0) or the parameters' gather (1): the ring of what all
+    replicas hold, that of the experts, and what happens inside a cell."""
+    share = detail.local_ring_share
+    sent = detail.sent_bytes(ring, layer_bytes, layers)
+    times = _sent_ring_times(tables, ring, sent, node_of_cell, share)
+    counts = detail.stage_counts(layers)
+    if detail.cell_sync_s is not None and detail.cell_sync_extra_s is not None:
+        times = times + counts @ detail.cell_sync_s[which] + detail.cell_sync_extra_s[which]
+    experts = detail.experts
+    if experts is not None:
+        layer_bytes = experts.gather_layer_bytes if which else experts.sync_layer_bytes
+        cells = experts.replica_cells(node_of_cell)
+        sent = np.repeat(counts @ layer_bytes, experts.cells)
+        rings = _sent_ring_times(tables, ring, sent, cells, share)
+        times = times + rings.reshape(-1, experts.cells).max(axis=1)
+    return times
+
+
 def stage_times(tables: CostTables, layers: IntArray) -> tuple[Array, Array, Array | None]:
     """Forward, backward and (where the schedule separates it, else None) weight gradient, [V]."""
     forward = tables.forward_layer_s * layers + tables.forward_extra_s
@@ -64,12 +147,15 @@ def exposed_sync_s(tables: CostTables, ring_s: Array, layers: IntArray) -> Array
     last backward, reduced one after another, so the end is the later of "the last one starts on time" and
     "all of them back to back from the first one on".
     """
-    if tables.sync_buckets == 1:
+    backward = tables.backward_layer_s * layers[0] + tables.backward_extra_s[0]
+    return _exposed(ring_s, tables.sync_buckets, float(backward))
+
+
+def _exposed(ring_s: Array, buckets: int, backward_s: float) -> Array:
+    if buckets == 1:
         return ring_s
     exposed = ring_s.copy()
-    buckets = tables.sync_buckets
-    backward = tables.backward_layer_s * layers[0] + tables.backward_extra_s[0]
-    exposed[0] = max(ring_s[0] / buckets, ring_s[0] - backward * (buckets - 1) / buckets)
+    exposed[0] = max(ring_s[0] / buckets, ring_s[0] - backward_s * (buckets - 1) / buckets)
     return exposed
 
 
@@ -98,11 +184,22 @@ def hop_times(tables: CostTables, node_of_cell: IntArray) -> tuple[Array, Array]
 def ring_times(tables: CostTables, ring: Ring, stage_layers: IntArray, node_of_cell: IntArray) -> Array:
     """[p] time of one ring collective of every stage, all stages loading the network at once."""
     sent_bytes = ring.bytes_per_layer * stage_layers + ring.bytes_extra
-    times = np.zeros(tables.pipeline)
-    if tables.data > 1 and np.any(sent_bytes > 0):
+    return _sent_ring_times(tables, ring, sent_bytes, node_of_cell)
+
+
+def _sent_ring_times(
+    tables: CostTables, ring: Ring, sent_bytes: Array, node_of_cell: IntArray, local_share: float = 1.0
+) -> Array:
+    """[rows] time of rings, one a row of ``node_of_cell`` [rows, members], each sending so many bytes.
+
+    A ring that sends nothing takes no time. ``local_share``: `Detail.local_ring_share`.
+    """
+    rows, members = node_of_cell.shape
+    times = np.zeros(rows)
+    if members > 1 and np.any(sent_bytes > 0):
         _ring_times(
             node_of_cell,
-            sent_bytes,
+            np.ascontiguousarray(sent_bytes, dtype=np.float64),
             float(tables.tensor),
             ring.latency_s,
             ring.latency_per_node_step_s,
@@ -111,12 +208,16 @@ def ring_times(tables: CostTables, ring: Ring, stage_layers: IntArray, node_of_c
             tables.egress_bytes_per_s,
             tables.ingress_bytes_per_s,
             tables.port_bytes_per_s,
-            tables.local_bytes_per_s,
+            tables.local_bytes_per_s / local_share,
             times,
         )
         if len(tables.uplinks):
             latency_s, uplink_s = _ring_uplink_parts(tables, ring, sent_bytes, node_of_cell)
             np.maximum(times, latency_s + uplink_s, out=times)
+        if local_share > 1:
+            # a cell's members pass the whole ring to each other, also where a node holds one cell of it
+            slowest = tables.local_bytes_per_s[node_of_cell].min(axis=1)
+            np.maximum(times, ring.latency_s + sent_bytes * local_share / slowest, out=times)
     return times
 
 

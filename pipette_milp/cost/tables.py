@@ -4,7 +4,11 @@ A *family* is a configuration without its layer split and placement. Both are de
 ``layers[j]`` for every virtual stage ``j`` (whole numbers summing to ``total_layers``) and
 ``node_of_cell[s, z]``, the node that hosts cell ``(s, z)`` (the tensor group of pipeline stage ``s``,
 replica ``z``). A cell never crosses nodes (aligned groups), node ``n`` hosts at most ``slots[n]`` cells.
-GPUs of one instance are of one type, so compute does not depend on the placement.
+
+Where layers differ, GPUs differ or collectives inside a task depend on the placement, the linear figures here
+are *lower estimates* and `CostTables.detail` holds what the durations and the memory really are
+(`pipette_milp.cost.detail`). Bounds made from the linear figures stay valid (monotone lemma); times and fits
+of plans are always taken in full (`pipette_milp.cost.placement`).
 
 The page that fixes the mathematics: formulation, sections 2 and 5; of the costs: costs, sections 2 to 6.
 """
@@ -12,10 +16,14 @@ The page that fixes the mathematics: formulation, sections 2 and 5; of the costs
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from pipette_milp.arrays import Array, IntArray
 from pipette_milp.schema.plan import Configuration
 from pipette_milp.uplinks import Uplinks
+
+if TYPE_CHECKING:
+    from pipette_milp.cost.detail import Detail
 
 __all__ = ["Array", "CostTables", "IntArray", "Ring"]
 
@@ -131,6 +139,8 @@ class CostTables:
     fixed_s: float
     uplinks: Uplinks = field(default_factory=Uplinks)
     """Groups of nodes with a shared way out."""
+    detail: Detail | None = None
+    """None: the figures above are exact."""
 
     @property
     def pipeline(self) -> int:
@@ -138,7 +148,8 @@ class CostTables:
 
     @property
     def tensor(self) -> int:
-        return self.configuration.tensor
+        """GPUs of a cell: as many ranks send their part of a hop, and have a ring, at once."""
+        return self.configuration.cell_size
 
     @property
     def data(self) -> int:

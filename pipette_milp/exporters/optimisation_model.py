@@ -16,7 +16,7 @@ from pipette_milp.cluster import Cluster
 from pipette_milp.cost.build import CostModel
 from pipette_milp.errors import PlanError, Problem, SolverError
 from pipette_milp.exporters.launch import Export, LaunchOptions
-from pipette_milp.formulations.problem import JointProblem, ModelPlan
+from pipette_milp.formulations.problem import JointProblem, ModelPlan, refuse_detail
 from pipette_milp.plans import cells_of_plan
 from pipette_milp.schema.instance import Instance
 from pipette_milp.schema.output import dump_json
@@ -30,9 +30,11 @@ def problem_of(instance: Instance, plan: Plan) -> tuple[JointProblem, Judged]:
     """The joint model of one configuration, and its plan simulated.
 
     Raises:
+        InputError: the model cannot express the configuration.
         PlanError: the placement does not fit the cluster, or the split does not fit the memory.
     """
     tables = CostModel.of(instance).tables(plan.configuration)
+    refuse_detail([tables], "the optimisation model")
     nodes = cells_of_plan(Cluster.of(instance), plan)
     start = ModelPlan(
         family=0,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 from pipette_milp.cost.tables import CostTables
+from pipette_milp.errors import InputError
 from pipette_milp.formulations.coefficients import Family
 from pipette_milp.formulations.cuts import PathCut
 from pipette_milp.formulations.reduction import Excluded, excluded_links
@@ -40,6 +42,17 @@ CONSTRAINT_FAMILIES = (
 """Names of the constraint families, the same in both back ends; each module documents them."""
 
 
+def refuse_detail(families: Sequence[CostTables], who: str) -> None:
+    """Refuse families whose linear tables are lower estimates only.
+
+    Raises:
+        InputError: naming what is not expressed.
+    """
+    reasons = dict.fromkeys(r for tables in families if tables.detail for r in tables.detail.reasons)
+    if reasons:
+        raise InputError(f"not supported by {who}: {', '.join(reasons)}; use --solver auto")
+
+
 @dataclass(frozen=True)
 class ModelPlan:
     """A point of the joint model: which family, its layer split, its placement."""
@@ -59,6 +72,8 @@ class JointProblem:
     ------
     ValueError
         Lists of different lengths or a reference that is not positive.
+    InputError
+        A family with costs that no row expresses (`CostTables.detail`).
     """
 
     tables: tuple[CostTables, ...]
@@ -82,6 +97,7 @@ class JointProblem:
             raise ValueError(f"{len(self.tables)} families need as many bounds, not {len(self.bounds_s)}")
         if not (np.isfinite(self.reference_s) and self.reference_s > 0):
             raise ValueError(f"reference_s must be positive, not {self.reference_s}")
+        refuse_detail(self.tables, "the joint models")
         object.__setattr__(self, "families", tuple(Family(tables) for tables in self.tables))
 
     def cuts_of(self, family: int) -> list[PathCut]:

@@ -129,11 +129,6 @@ class ClusterSection(FrozenModel):
         """All declared GPUs, excluded ones too."""
         return sum(node.gpus for node in self.nodes)
 
-    @property
-    def gpu_type(self) -> GpuType:
-        """The one GPU type in use."""
-        return self.gpu_types[self.nodes[0].gpu_type]
-
     def scale_up_of(self, node: NodeSpec) -> ScaleUp:
         """Scale-up of a node: its type's, else ``network.intra_node``.
 
@@ -193,10 +188,6 @@ class ClusterSection(FrozenModel):
             kind = _resolve(entry, index, info.data, problems)
             for name in _names(entry, index, problems):
                 nodes.append(NodeSpec(name=name, type=entry.type, gpu_type=kind[0], gpus=kind[1]))
-            if kind[0] and kind[0] != nodes[0].gpu_type:
-                problems.append(
-                    ((index,), not_supported(f"{nodes[0].gpu_type} and {kind[0]} in one cluster").message())
-                )
         names = [node.name for node in nodes]
         for name in dict.fromkeys(name for name in names if names.count(name) > 1):
             problems.append(((), f"the name {name!r} occurs more than once"))

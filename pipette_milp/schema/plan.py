@@ -61,6 +61,9 @@ class Configuration(FrozenModel):
     tensor: int = Field(ge=1)
     context: int = Field(default=1, ge=1)
     data: int = Field(ge=1)
+    expert: int = Field(default=1, ge=1)
+    """Ranks of a stage that share the experts of a layer: so many of ``context x data`` in a row. No axis of
+    its own."""
     rank_order: tuple[str, ...] = RANK_ORDER
     micro_batch: int = Field(ge=1)
     num_micro_batches: int = Field(ge=1)
@@ -122,6 +125,11 @@ class Configuration(FrozenModel):
         return self.num_micro_batches * self.micro_batch * self.data
 
     @property
+    def cell_size(self) -> int:
+        """GPUs of a cell: what talks inside a layer."""
+        return self.tensor * self.context
+
+    @property
     def num_gpus(self) -> int:
         """GPUs the plan uses."""
         return self.pipeline * self.tensor * self.context * self.data
@@ -145,8 +153,8 @@ def split_stages(layers: tuple[int, ...]) -> tuple[Stage, ...]:
 class Placement(FrozenModel):
     """``gpu_of_rank[r]`` is the global GPU id that runs rank ``r``.
 
-    Rank ``r = tensor_index + tensor * (data_index + data * stage)``. A global GPU id is the first id of
-    its node plus the local index, counted over all declared GPUs, excluded ones too.
+    Rank ``r = tensor_index + tensor * (context_index + context * (data_index + data * stage))``. A global GPU
+    id is the first id of its node plus the local index, counted over all declared GPUs, excluded ones too.
     """
 
     gpu_of_rank: tuple[int, ...]

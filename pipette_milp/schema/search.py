@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from pipette_milp.schema.constants import CostConstants
 from pipette_milp.schema.plan import FrozenModel
 from pipette_milp.schema.quantities import ONE_OR_MANY, Count, Flag, Seconds, unsupported
-from pipette_milp.schema.strict import Location, not_supported, problems_error
+from pipette_milp.schema.strict import Location, problems_error
 
 Choices = Annotated[tuple[Count, ...], *ONE_OR_MANY]
 
@@ -33,6 +33,7 @@ class Fix(FrozenModel):
     pipeline: Count | None = None
     data: Count | None = None
     context: Count | None = None
+    expert: Count | None = None
     micro_batch: Count | None = None
     stage_of_node: Annotated[None, unsupported(None, what="stages pinned to nodes")] = None
 
@@ -44,6 +45,8 @@ class SearchSection(FrozenModel):
     pipeline: Choices | None = None
     data: Choices | None = None
     context: Choices = (1,)
+    expert: Choices = (1,)
+    """Ranks that share the experts of a layer."""
     micro_batch: Choices | None = None
     schedules: Annotated[tuple[str, ...], *ONE_OR_MANY] | None = None
     virtual_stages: Choices = (1,)
@@ -54,23 +57,13 @@ class SearchSection(FrozenModel):
     """Share of the GPU's memory left free, on top of the explicit terms."""
     use_all_gpus: Flag = True
 
-    @field_validator("context", mode="after")
-    @classmethod
-    def _context(cls, value: tuple[int, ...]) -> tuple[int, ...]:
-        if value != (1,):
-            raise not_supported("context parallelism")
-        return value
-
     @model_validator(mode="after")
     def _consistent(self) -> SearchSection:
         problems: list[tuple[Location, str]] = []
-        for name in ("tensor", "pipeline", "data", "context", "micro_batch"):
+        for name in ("tensor", "pipeline", "data", "context", "expert", "micro_batch"):
             fixed: int | None = getattr(self.fix, name)
             allowed: tuple[int, ...] | None = getattr(self, name)
             if fixed is not None and allowed is not None and fixed not in allowed:
-                if name == "context":
-                    problems.append((("fix", name), not_supported("context parallelism").message()))
-                    continue
                 problems.append(
                     (
                         ("fix", name),

@@ -15,7 +15,7 @@ from pipette_milp.schema.plan import (
     Recompute,
 )
 from pipette_milp.schema.quantities import ONE_OR_MANY, Count, Flag
-from pipette_milp.schema.strict import Location, not_supported, problems_error
+from pipette_milp.schema.strict import Location, problems_error
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8"]
 Framework = Literal["megatron", "deepspeed"]
@@ -91,28 +91,22 @@ class TrainingSection(FrozenModel):
     @model_validator(mode="after")
     def _consistent(self) -> TrainingSection:
         problems: list[tuple[Location, str]] = []
-        if self.precision == "fp8":
-            problems.append((("precision",), not_supported("fp8 training").message()))
-        if self.framework == "deepspeed":
-            problems.append((("framework",), not_supported("rules of DeepSpeed").message()))
-        for index, sharding in enumerate(self.data_sharding):
-            if sharding in ("gradients", "parameters"):
-                problems.append(
-                    (("data_sharding", index), not_supported(f"sharded {sharding}").message()),
-                )
         if self.precision != "fp16" and self.gradient_dtype == "fp16":
             problems.append((("gradient_dtype",), f"fp16 gradients do not go with {self.precision}"))
         if self.precision in ("fp32", "tf32") and self.gradient_dtype != "fp32":
             problems.append((("gradient_dtype",), f"expected fp32 with precision {self.precision}"))
         if self.precision == "fp16" and self.gradient_dtype == "bf16":
             problems.append((("gradient_dtype",), "expected fp16 or fp32 with precision fp16"))
-        if self.overlap.parameter_gather and "optimizer" not in self.data_sharding:
+        if self.overlap.parameter_gather and not {"optimizer", "gradients"} & set(self.data_sharding):
             problems.append(
                 (
                     ("overlap", "parameter_gather"),
-                    'there is no parameter gather without data_sharding "optimizer"',
+                    'there is no parameter gather after the step without data_sharding "optimizer" or '
+                    '"gradients"',
                 )
             )
+        if self.framework == "deepspeed" and any(self.sequence_parallel):
+            problems.append((("sequence_parallel",), "DeepSpeed's pipeline engine has none"))
         if problems:
             raise problems_error(dict.fromkeys(problems))
         return self

@@ -17,9 +17,11 @@ from collections.abc import Callable
 import numpy as np
 
 from pipette_milp.arrays import IntArray
+from pipette_milp.errors import InputError
 from pipette_milp.solvers.evaluation import Candidate, Evaluator
 from pipette_milp.solvers.greedy import block_layouts
 from pipette_milp.solvers.local_search import BLOCK, Walk
+from pipette_milp.solvers.plain_search import descend
 from pipette_milp.solvers.screening import Screen
 
 FIRST_TEMPERATURE = 1.0
@@ -52,6 +54,11 @@ def anneal(
         patience: give up after so many moves in a row without improvement.
         faithful: the paper's walk.
     """
+    detail = evaluator.tables.detail
+    if detail is not None and faithful:
+        raise InputError(f"not supported by the paper's annealing: {', '.join(detail.reasons)}")
+    if detail is not None:
+        return descend(evaluator, start, rng, iterations=iterations, stop=stop, patience=patience)
     if faithful:
         return _faithful(evaluator, start, rng, iterations, stop, patience)
     walk = Walk(evaluator, start, rng)

@@ -19,7 +19,7 @@ from pipette_milp.cost.tables import CostTables
 from pipette_milp.solvers.construct import candidates_from
 from pipette_milp.solvers.evaluation import Candidate, Evaluator
 from pipette_milp.solvers.family_bound import BranchKey, FamilyBound, bound_family
-from pipette_milp.solvers.greedy import greedy
+from pipette_milp.solvers.greedy import starting_plan
 from pipette_milp.solvers.groups import find_groups, one_group
 from pipette_milp.solvers.highs import SAFETY
 from pipette_milp.solvers.local_search import local_search
@@ -171,7 +171,8 @@ class _Run:
         for family in sorted(waiting, key=lambda k: (state.lower[k] + patience[self.depth[k]], k)):
             depth = int(self.depth[family])
             tables = state.families[family]
-            if depth == EXACT_DEPTH and tables.pipeline * tables.data * tables.num_nodes**2 > EXACT_ARCS:
+            arcs = tables.pipeline * tables.data * tables.num_nodes**2
+            if depth == EXACT_DEPTH and (arcs > EXACT_ARCS or tables.detail is not None):
                 self.depth[family] += 1
                 continue
             return self.bound_job(family, depth, ceiling, DEPTH_LIMITS_S[depth], tag="bound")
@@ -268,14 +269,15 @@ def bound_job(
     if depth == 0:
         bound = bound_family(evaluator, [], ceiling_s, time_limit_s=time_limit_s, known_s=branches_s)
         if known is None and not bound.closed:
-            start = greedy(evaluator)
-            plans.append((evaluator.simulated_s(start), start.layers, start.node_of_cell))
+            start = starting_plan(evaluator)
+            if start is not None:
+                plans.append((evaluator.simulated_s(start), start.layers, start.node_of_cell))
         return bound, plans
     if depth == EXACT_DEPTH:
         return exact_job(tables, ceiling_s, time_limit_s, seed, known, lower_s)
     groups = one_group(tables) if depth == 1 else find_groups(tables)
     bound = bound_family(evaluator, groups, ceiling_s, time_limit_s=0.9 * time_limit_s, known_s=branches_s)
-    if bound.relaxed is not None:
+    if bound.relaxed is not None and tables.detail is None:
         starts = candidates_from(tables, evaluator, groups, bound.relaxed)
         start = min(starts, key=evaluator.simulated_s)
         rng = np.random.default_rng(seed)

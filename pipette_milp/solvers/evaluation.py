@@ -79,34 +79,49 @@ class Evaluator:
             )
         )
 
-    def fits(self, layers: IntArray) -> bool:
-        """Whether a layer split is within bounds and every stage within memory."""
+    def fits(self, layers: IntArray, node_of_cell: IntArray | None = None) -> bool:
+        """Whether a layer split is within bounds and every stage within memory.
+
+        Without a placement [p, d]: on the largest GPUs; with one, on those it uses.
+        """
         tables = self.tables
         if np.any(layers < tables.min_layers) or np.any(layers > tables.max_layers):
             return False
-        used = stage_memory_bytes(tables, layers)
-        return bool(np.all(used <= tables.memory_usable_bytes))
+        usable: float | Array = tables.memory_usable_bytes
+        if tables.detail is not None and node_of_cell is not None:
+            usable = tables.detail.usable_of_stage(node_of_cell)
+        return bool(np.all(stage_memory_bytes(tables, layers) <= usable))
+
+    @cached_property
+    def memory_depends_on_placement(self) -> bool:
+        """Whether GPUs of different sizes make a split fit here and not there."""
+        detail = self.tables.detail
+        return detail is not None and bool(np.ptp(detail.usable_bytes) > 0)
 
 
 def stage_memory_bytes(tables: CostTables, layers: IntArray) -> Array:
     """[p] device memory of every pipeline stage."""
+    if tables.detail is not None:
+        return tables.detail.memory_bytes(layers)
     chunks = tables.configuration.virtual_stages
     per_layer = tables.memory_layer_bytes.reshape(chunks, tables.pipeline)
     held = (per_layer * layers.reshape(chunks, tables.pipeline)).sum(axis=0)
     return np.asarray(held + tables.memory_extra_bytes)
 
 
-def balanced_split(tables: CostTables) -> IntArray | None:
+def balanced_split(tables: CostTables, *, memory: bool = True) -> IntArray | None:
     """[V] layer split whose busiest virtual stage is least busy, within all bounds; None if none fits.
 
     Layers are handed out one by one to the stage that would be least busy with it, the later stage on a tie
-    (its warm-up is shorter), never over the memory of a pipeline stage.
+    (its warm-up is shorter), never over the memory of a pipeline stage, unless ``memory`` is false.
     """
     per_layer = tables.forward_layer_s + tables.backward_layer_s + tables.weight_gradient_layer_s
     busy = tables.forward_extra_s + tables.backward_extra_s + tables.weight_gradient_extra_s
     layers = tables.min_layers.copy()
     pipeline = tables.pipeline
     room = tables.memory_usable_bytes - stage_memory_bytes(tables, layers)
+    if not memory:
+        room = np.full(pipeline, np.inf)
     if np.any(room < 0) or layers.sum() > tables.total_layers:
         return None
     for _ in range(int(tables.total_layers - layers.sum())):

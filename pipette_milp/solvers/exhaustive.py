@@ -38,6 +38,8 @@ def exhaustive(state: SearchState) -> None:
             if not evaluator.fits(layers):
                 continue
             for cells in placements(tables):
+                if evaluator.memory_depends_on_placement and not evaluator.fits(layers, cells):
+                    continue
                 if state.time_left_s <= 0 or (
                     state.limits.iterations is not None and done >= state.limits.iterations
                 ):

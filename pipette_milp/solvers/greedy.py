@@ -17,11 +17,12 @@ from pipette_milp.cost.tables import CostTables
 from pipette_milp.errors import InputError, Problem
 from pipette_milp.solvers.evaluation import Candidate, Evaluator, balanced_split
 from pipette_milp.solvers.groups import find_groups
+from pipette_milp.solvers.plain_search import block_plan
 from pipette_milp.solvers.screening import Screen
 
 
 def greedy(evaluator: Evaluator, rng: np.random.Generator | None = None) -> Candidate:
-    """The best block layout with the balanced layer split.
+    """The best block layout with the balanced layer split, of a family without `CostTables.detail`.
 
     Args:
         rng: adds layouts over random node orders, as many as there are regular ones; None for the regular
@@ -47,6 +48,14 @@ def greedy(evaluator: Evaluator, rng: np.random.Generator | None = None) -> Cand
         if time_s < best_s:
             best, best_s = cells, time_s
     return Candidate(layers, _odd_nodes_moved(screen, layers, best, best_s, odd_nodes(tables)))
+
+
+def starting_plan(evaluator: Evaluator) -> Candidate | None:
+    """A plan of any family to start from; None where none was found that fits."""
+    tables = evaluator.tables
+    if tables.detail is None:
+        return greedy(evaluator)
+    return block_plan(evaluator, list(block_layouts(tables, node_orders(tables))))
 
 
 def odd_nodes(tables: CostTables) -> IntArray:

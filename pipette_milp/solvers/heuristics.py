@@ -9,7 +9,7 @@ import numpy as np
 
 from pipette_milp.solvers.annealing import anneal
 from pipette_milp.solvers.evaluation import Candidate, Evaluator
-from pipette_milp.solvers.greedy import greedy as construct
+from pipette_milp.solvers.greedy import starting_plan as construct
 from pipette_milp.solvers.local_search import local_search as improve
 from pipette_milp.solvers.state import SearchState
 

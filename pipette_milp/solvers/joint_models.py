@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 
+from pipette_milp.formulations.problem import refuse_detail
 from pipette_milp.solvers.evaluation import Candidate
 from pipette_milp.solvers.joint import JointProgress, solve_joint
 from pipette_milp.solvers.state import SearchState
@@ -24,6 +25,7 @@ def joint_cpsat(state: SearchState) -> None:
 def _solve(state: SearchState, backend: Literal["milp", "cpsat"], solver_name: str | None) -> None:
     if not state.families:
         return
+    refuse_detail(state.families, f"joint-{backend}")
 
     def listen(progress: JointProgress) -> None:
         plan = progress.incumbent

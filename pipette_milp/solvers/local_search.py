@@ -15,6 +15,7 @@ import numpy as np
 from pipette_milp.arrays import Array, IntArray
 from pipette_milp.solvers.evaluation import Candidate, Evaluator
 from pipette_milp.solvers.moves import DRAWS, mix_of
+from pipette_milp.solvers.plain_search import descend
 from pipette_milp.solvers.screening import Screen
 
 BLOCK = 128
@@ -45,6 +46,8 @@ def local_search(
         stop: asked before every block of `BLOCK` moves.
         patience: give up after so many moves in a row without improvement.
     """
+    if evaluator.tables.detail is not None:
+        return descend(evaluator, start, rng, iterations=iterations, stop=stop, patience=patience)
     walk = Walk(evaluator, start, rng)
     length, cycle = float(FIRST_CYCLE), 0
     while walk.moves < iterations and not stop():

@@ -40,6 +40,8 @@ class Screen:
     """The candidate a search stands at, and the paths that refuse moves."""
 
     def __init__(self, evaluator: Evaluator, start: Candidate, smoothing: float = SMOOTHING) -> None:
+        if evaluator.tables.detail is not None:
+            raise ValueError("incremental evaluation rests on linear tables, which this family has not")
         self.graph: EventGraph = evaluator.graph
         self.f = figures_of(evaluator.tables)
         self.bounds = bounds_of(evaluator.tables)

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from pipette_milp.cost.communication import (
+    LOCAL_STEP_S,
+    ReplicaGroup,
     TensorGroup,
     bucket_count,
-    gradient_ring,
+    context_ring,
     hop_bytes,
-    parameter_ring,
     ring_latency_s,
+    sync_passes,
 )
 from pipette_milp.cost.compute import TaskTime
 from tests.instance_cases import configuration, costs
@@ -147,10 +149,10 @@ def test_interleaved_hops_have_the_same_size() -> None:
 
 def test_gradients_of_every_stage_and_eight_bytes_against_six() -> None:
     """All-reduce 2(d-1)/d of 4 bytes; sharded (d-1)/d of 4 there and of 2 back: 8 against 6 a parameter."""
-    options: dict[str, Any] = {"layer_parameters": 100.0, "extra_parameters": np.array([7.0, 0.0])}
-    reduce = gradient_ring(4, sharded=False, element_bytes=4.0, **options)
-    scatter = gradient_ring(4, sharded=True, element_bytes=4.0, **options)
-    gather = parameter_ring(4, sharded=True, element_bytes=2.0, **options)
+    group, extra = ReplicaGroup(4), np.array([7.0, 0.0])
+    assert (sync_passes("none"), sync_passes("optimizer")) == ((2, 0), (1, 1))
+    reduce, scatter = group.ring(2, 4.0, 100.0, extra), group.ring(1, 4.0, 100.0, extra)
+    gather = group.ring(1, 2.0, 100.0, extra)
     assert reduce.bytes_per_layer == 100 * 8 * 3 / 4
     assert reduce.bytes_extra.tolist() == [7 * 8 * 3 / 4, 0.0]
     assert scatter.bytes_per_layer + gather.bytes_per_layer == 100 * 6 * 3 / 4
@@ -158,16 +160,42 @@ def test_gradients_of_every_stage_and_eight_bytes_against_six() -> None:
     assert (scatter.latency_per_node_step_s, scatter.latency_per_local_step_s) == (14e-6, 3.4e-6)
 
 
-@pytest.mark.parametrize("sharded", [False, True])
-def test_one_replica_synchronises_nothing(sharded: bool) -> None:
-    options: dict[str, Any] = {"layer_parameters": 100.0, "extra_parameters": np.array([7.0])}
+def test_one_replica_synchronises_nothing() -> None:
     for ring in (
-        gradient_ring(1, sharded=sharded, element_bytes=4.0, **options),
-        parameter_ring(1, sharded=sharded, element_bytes=2.0, **options),
-        parameter_ring(4, sharded=False, element_bytes=2.0, **options),
+        ReplicaGroup(1).ring(2, 4.0, 100.0, np.array([7.0])),
+        ReplicaGroup(1, 4, split=True).ring(1, 2.0, 100.0, np.array([7.0])),
+        ReplicaGroup(4).ring(0, 2.0, 100.0, np.array([7.0])),
     ):
         assert ring.bytes_per_layer == ring.latency_s == ring.latency_per_node_step_s == 0.0
         assert not ring.bytes_extra.any()
+
+
+def test_sharded_gradients_and_parameters_are_reduced_in_every_pass() -> None:
+    assert sync_passes("gradients") == (0, 1)
+    assert sync_passes("parameters") == (0, 0)
+
+
+def test_a_ring_over_cells_of_several_ranks() -> None:
+    """8 ranks of 4 replicas send 7/8 each way; split over the rings that the tables see, all steps
+    counted."""
+    whole, split = (
+        ReplicaGroup(4, 2, split=split).ring(1, 4.0, 100.0, np.zeros(1)) for split in (False, True)
+    )
+    assert whole.bytes_per_layer == 2 * split.bytes_per_layer == 100 * 4 * 7 / 8
+    assert whole.latency_s - ReplicaGroup(4).ring(1, 4.0, 100.0, np.zeros(1)).latency_s == pytest.approx(
+        4 * LOCAL_STEP_S
+    )
+
+
+def test_a_ring_of_keys_and_values_hides_under_attention() -> None:
+    """3 steps forward under a quarter of the attention each, twice the bytes backward."""
+    bare = context_ring(3, 2e6, 1e9, 1e-5, (0.0, 0.0))
+    assert bare.forward_s == pytest.approx(3 * (1e-5 + 2e-3))
+    assert bare.input_gradient_s == pytest.approx(3 * (1e-5 + 4e-3))
+    half = context_ring(3, 2e6, 1e9, 0.0, (4e-3, 8e-3))
+    assert half.forward_s == pytest.approx(3 * 1e-3)
+    assert context_ring(3, 2e6, 1e9, 1e-5, (1.0, 2.0)).backward_s == 0.0
+    assert context_ring(0, 2e6, 1e9, 1e-5, (0.0, 0.0)).forward_s == 0.0
 
 
 def test_buckets_of_an_overlapped_reduction() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipette_milp.cost.communication import COLLECTIVE_BASE_S, NODE_STEP_S
+from pipette_milp.cost.communication import COLLECTIVE_BASE_S, LOCAL_STEP_S, NODE_STEP_S
 from pipette_milp.cost.tables import CostTables
 from tests.instance_cases import configuration, costs
 
@@ -64,10 +64,14 @@ def test_the_optimizer_reads_and_writes_its_share(sharding: str, divisor: int) -
     assert family.optimizer_extra_s == pytest.approx([per_parameter * FIRST, per_parameter * LAST])
 
 
-def test_the_barrier_waits_for_a_small_reduction_over_all_nodes() -> None:
-    assert tables().fixed_s == pytest.approx(COLLECTIVE_BASE_S + 2 * NODE_STEP_S)
-    one = costs({"cluster/nodes/0/count": 1}).tables(configuration((3, 3)))
-    assert one.fixed_s == COLLECTIVE_BASE_S
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "between", "inside"), [(1, 2, 0, 1), (2, 2, 1, 1), (9, 4, 4, 3), (1, 1, 0, 0)]
+)
+def test_the_barrier_waits_for_a_tree_over_all_gpus(nodes: int, gpus: int, between: int, inside: int) -> None:
+    """Steps there and back: along the GPUs of a node, then through the levels of a binary tree of nodes."""
+    model = costs({"cluster/nodes/0/count": nodes, "cluster/nodes/0/gpus": gpus})
+    expected = COLLECTIVE_BASE_S + 2 * (between * NODE_STEP_S + inside * LOCAL_STEP_S)
+    assert model.tables(configuration((6,))).fixed_s == pytest.approx(expected, rel=1e-12)
 
 
 def test_overlap_makes_buckets_and_hides_the_gather() -> None:

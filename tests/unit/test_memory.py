@@ -37,9 +37,13 @@ LOGITS = 8 * TOKENS * 50_304
 )
 def test_bytes_of_a_parameter(precision: str, gradients: str, held: float, sharded: float) -> None:
     """The table of Megatron-LM's distributed-optimizer page, d = 8."""
-    for wanted, divided in ((held, False), (sharded, True)):
-        static = static_bytes_per_parameter(precision, gradients, 8, sharded=divided)
+    for wanted, sharding in ((held, "none"), (sharded, "optimizer"), (held / 8, "parameters")):
+        static = static_bytes_per_parameter(precision, gradients, 8, sharding=sharding)  # type: ignore[arg-type]
         assert static.weights + static.gradients + static.optimizer == wanted
+    halfway = static_bytes_per_parameter(precision, gradients, 8, sharding="gradients")
+    whole = static_bytes_per_parameter(precision, gradients, 8, sharding="none")
+    assert (halfway.weights, halfway.gradients) == (whole.weights, whole.gradients / 8)
+    assert halfway.optimizer == whole.optimizer / 8
 
 
 def stages(

@@ -273,7 +273,7 @@ def test_the_shortfall_is_what_is_missing() -> None:
         for refusal in enumerate_space(model).refusals
         if refusal.memory_short_bytes is not None
     )
-    needed = (model.usable_memory_bytes + short) / 0.97
+    needed = (model.usable_bytes_of_type[0] + short) / 0.97
     enough = enumerate_space(qwen_on_six_gpus({"cluster/gpu_types/gpu/memory": needed * (1 + 1e-9)}))
     assert enough.families
     less = enumerate_space(qwen_on_six_gpus({"cluster/gpu_types/gpu/memory": needed * 0.98}))
@@ -290,7 +290,7 @@ def test_memory_is_judged_in_the_best_split() -> None:
     )
     (tables,) = enumerate_space(model).families
     even = [stage.peak_bytes for stage in model.stage_memory(tables.configuration)]
-    assert max(even) > model.usable_memory_bytes
+    assert max(even) > model.usable_bytes_of_type[0]
     assert memory_refusal(model, tables) is None
 
 
@@ -307,8 +307,9 @@ def test_memory_is_judged_in_the_best_split() -> None:
         ((3, 3), {"data": 8, "num_micro_batches": 2}, "data", "2 x 1 x 8 needs 16 GPUs, 4 are usable"),
         ((3, 3), {"schedule": "interleaved", "pipeline_transfers": "async"}, "schedule", "virtual_stages"),
         ((3, 3), {"schedule": "zb-h1"}, "schedule", "no pipeline_transfers 'exchange'"),
-        ((6,), {"context": 2}, "context", "not supported yet"),
-        ((6,), {"data_sharding": "parameters"}, "data_sharding", "not supported yet"),
+        ((6,), {"context": 2}, "context", "needs training.flash_attention"),
+        ((6,), {"context": 4}, "context", "tensor 1 x context 4 exceeds the 2 GPUs of a node"),
+        ((6,), {"expert": 2}, "expert", "the model has no experts"),
         ((6,), {"gradient_dtype": "fp16"}, "gradient_dtype", "expected bf16 or fp32"),
     ],
 )  # fmt: skip

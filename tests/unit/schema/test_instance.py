@@ -96,7 +96,7 @@ def test_defaults_of_the_contract() -> None:
 
 def test_quantities_are_si_and_matrices_keep_sender_and_receiver() -> None:
     cluster = load_instance(small()).cluster
-    assert cluster.gpu_type.memory == pytest.approx(79.1 * 2**30)
+    assert cluster.gpu_types["A100"].memory == pytest.approx(79.1 * 2**30)
     inter_node = cluster.network.inter_node
     assert inter_node is not None
     assert isinstance(inter_node.bandwidth, tuple)
@@ -190,13 +190,7 @@ def test_descriptive_detail_is_a_warning() -> None:
         ("cluster/node_types", {"box": {"gpus": ["A100", "H100"]}}),
         ("cluster/node_types", {"box": {"gpus": ["A100", 2], "scale_up": {"kind": "mesh", "latency": 1}}}),
         ("compute", {"kind": "profile", "entries": []}),
-        ("training/precision", "fp8"),
-        ("training/data_sharding", ["none", "parameters"]),
-        ("training/data_sharding", "gradients"),
-        ("training/framework", "deepspeed"),
-        ("search/context", [1, 2]),
         ("search/fix", {"stage_of_node": {"n0": 0}}),
-        ("search/fix", {"context": 2}),
     ],
 )
 def test_what_nothing_models_yet_is_refused(path: str, value: Any) -> None:
@@ -208,10 +202,16 @@ def test_what_nothing_models_yet_is_refused(path: str, value: Any) -> None:
     ), found
 
 
-def test_two_gpu_types_in_use_are_refused() -> None:
+def test_nodes_of_two_gpu_types() -> None:
     data = with_change("cluster/nodes/1/gpu_type", "H100")
     data["cluster"]["gpu_types"]["H100"] = data["cluster"]["gpu_types"]["A100"]
-    assert "not supported yet" in problems(data)["cluster.nodes[1]"]
+    kinds = [node.gpu_type for node in load_instance(data).cluster.nodes]
+    assert kinds == ["A100", "H100", "A100"]
+    data["cluster"]["gpu_types"]["H100"] = {
+        **data["cluster"]["gpu_types"]["A100"],
+        "peak_flops": {"fp8": "1979 TFLOP/s"},
+    }
+    assert "no entry for precision 'bf16'" in problems(data)["cluster.gpu_types.H100.peak_flops"]
 
 
 @pytest.mark.parametrize(
