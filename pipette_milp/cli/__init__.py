@@ -25,7 +25,17 @@ def _application() -> Any:
     """The `typer.Typer` with all commands."""
     import typer
 
-    from pipette_milp.cli import accuracy, catalogue, compare, exporting, importing, init, inspect, solve
+    from pipette_milp.cli import (
+        accuracy,
+        catalogue,
+        compare,
+        exporting,
+        importing,
+        init,
+        inspect,
+        reporting,
+        solve,
+    )
 
     app = typer.Typer(
         add_completion=False,
@@ -63,6 +73,7 @@ def _application() -> Any:
     app.command("import")(importing.import_files)
     app.command("export")(exporting.export)
     app.command("compare")(compare.compare)
+    app.command("report")(reporting.report)
     app.command("schema")(catalogue.schema)
     app.command("list")(catalogue.list_registered)
     return app

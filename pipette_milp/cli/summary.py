@@ -18,7 +18,6 @@ from pipette_milp.schema.wording import (
     peak_memory,
     percent,
     proof,
-    ranges,
     search_outcome,
     shares,
     speed,
@@ -28,8 +27,6 @@ from pipette_milp.units import Dimension, format_quantity
 
 WIDTH = 120
 """Columns where standard output is not a terminal."""
-NODES_LISTED = 32
-"""Larger clusters: neighbouring nodes of the same stages share a line."""
 
 
 def print_summary(instance: Instance, result: SolveResult) -> None:
@@ -167,32 +164,15 @@ def _comparison_rows(instance: Instance, result: SolveResult, best_s: float) -> 
 def _print_nodes(out: Any, instance: Instance, plan: Plan) -> None:
     """Which stages and replicas every node runs."""
     from rich.table import Table
+    from rich.text import Text
 
-    from pipette_milp.cluster import Cluster
-    from pipette_milp.plans import cells_of_plan
+    from pipette_milp.report.nodes import node_lines
 
-    cluster = Cluster.of(instance)
-    cells = cells_of_plan(cluster, plan)
-    lines: list[tuple[list[str], dict[int, list[int]]]] = []
-    for node, name in enumerate(cluster.node_names):
-        hosted: dict[int, list[int]] = {}
-        for stage in range(plan.configuration.pipeline):
-            replicas = [z for z in range(plan.configuration.data) if cells[stage, z] == node]
-            if replicas:
-                hosted[stage] = replicas
-        same = lines and set(lines[-1][1]) == set(hosted) and cluster.num_nodes > NODES_LISTED
-        if same:
-            lines[-1][0].append(name)
-            for stage, replicas in hosted.items():
-                lines[-1][1][stage] += replicas
-        else:
-            lines.append(([name], hosted))
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("node", no_wrap=True)
     table.add_column("stage: replicas")
-    for names, hosted in lines:
-        text = "; ".join(f"{stage}: {ranges(replicas)}" for stage, replicas in hosted.items()) or "idle"
-        table.add_row(names[0] if len(names) == 1 else f"{names[0]} to {names[-1]} ({len(names)})", text)
+    for line in node_lines(instance, plan):
+        table.add_row(Text(line.title), line.text)
     out.print()
     out.print(table)
 

@@ -18,10 +18,10 @@ LOOKS: dict[str, tuple[str, str]] = {
     "compute_s": ("#0b4f8a", ""),
     "tensor_comm_s": ("#f0e442", "////"),
     "pipeline_comm_s": ("#7f7f7f", ""),
-    "bubble_s": ("#ffffff", "...."),
+    "bubble_s": ("#ffffff", ""),
     "gradient_sync_s": ("#d55e00", ""),
     "optimizer_s": ("#cc79a7", "\\\\\\\\"),
-    "fixed_s": ("#dddddd", "xxxx"),
+    "fixed_s": ("#dddddd", "xxx"),
 }
 """Colour and pattern of each part; M. Okabe and K. Ito's palette, darkened where two are equally light."""
 LEAST_SHARE = 1e-3

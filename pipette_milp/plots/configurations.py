@@ -134,7 +134,7 @@ def configurations(
         )
     handles += [_letter_mark(letter, _sentence(kind, cells)) for kind, letter in letters.items()]
     if handles:
-        legend_below(axes, handles, entry_inches=4.5)
+        legend_below(axes, handles)
     return figure
 
 

@@ -13,6 +13,7 @@ from pipette_milp.plots.style import (
     LABEL_POINTS,
     PAPER,
     canvas,
+    color_bar,
     legend_below,
     stage_colors,
     title_of,
@@ -50,7 +51,7 @@ def links(instance: Instance, source: Source | None = None, *, axes: Axes | None
     cluster = Cluster.of(instance)
     plan = None if source is None else plan_of(source)
     count = cluster.num_nodes
-    figure, axes = canvas(axes, 6.2, 6.2 if count > 1 else 1.2)
+    figure, axes = canvas(axes, 6.2, 5.9 if count > 1 else 1.2)
     title_of(axes, "Links between nodes")
     if count == 1:
         axes.set_axis_off()
@@ -100,9 +101,7 @@ def _draw_matrix(figure: Figure, axes: Axes, bandwidth: Array) -> None:
         return
     norm = LogNorm(low, high) if high / low > LOG_FROM else Normalize(low, high)
     image = axes.imshow(bandwidth, norm=norm, cmap=colormaps["cividis"], aspect="equal")
-    bar = figure.colorbar(image, ax=axes, shrink=0.8, pad=0.02)
-    bar.set_label("GB/s, one direction", fontsize=LABEL_POINTS + 1)
-    bar.ax.tick_params(labelsize=LABEL_POINTS, which="both")
+    color_bar(figure, axes, image, "GB/s, one direction")
 
 
 def _draw_plan(axes: Axes, plan: Plan, nodes: IntArray, order: IntArray) -> None:

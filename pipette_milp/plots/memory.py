@@ -20,7 +20,7 @@ LOOKS: dict[str, tuple[str, str]] = {
     "optimizer": ("#cc79a7", "\\\\\\\\"),
     "activations": ("#e69f00", ""),
     "other": ("#bbbbbb", ""),
-    "reserve, buffers, context": ("#f2f2f2", "...."),
+    "reserve, buffers, context": ("#f2f2f2", "xxx"),
 }
 MOST_LABELLED = 40
 """More stages than this share a tick."""

@@ -11,6 +11,7 @@ from pipette_milp.plots.style import (
     INK,
     LABEL_POINTS,
     canvas,
+    color_bar,
     ink_on,
     legend_below,
     stage_colors,
@@ -100,7 +101,7 @@ def placement(instance: Instance, source: Source, *, axes: Axes | None = None) -
         handles.append(Patch(color=EXCLUDED, label="excluded"))
     if handles:
         longest = 1 if columns == 1 else max(map(len, names))
-        legend_below(axes, handles, entry_inches=0.9, more_points=0.6 * LABEL_POINTS * (longest - 1))
+        legend_below(axes, handles, more_points=0.6 * LABEL_POINTS * (longest - 1))
     for side in axes.spines.values():
         side.set_visible(False)
     axes.tick_params(length=0.0)
@@ -134,6 +135,4 @@ def _stage_bar(figure: Figure, axes: Axes, stages: int) -> None:
     from matplotlib.colors import ListedColormap, Normalize
 
     mappable = ScalarMappable(Normalize(-0.5, stages - 0.5), ListedColormap(stage_colors(stages)))
-    bar = figure.colorbar(mappable, ax=axes, shrink=0.8, pad=0.02)
-    bar.set_label("stage", fontsize=LABEL_POINTS + 1)
-    bar.ax.tick_params(labelsize=LABEL_POINTS)
+    color_bar(figure, axes, mappable, "stage")

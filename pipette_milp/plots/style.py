@@ -23,8 +23,10 @@ LEGEND_POINTS = 7.5
 TITLE_POINTS = 9.5
 MARGINS_INCHES = 0.75
 """What labels left of the axes usually take."""
-LEGEND_ENTRY_INCHES = 1.7
-"""Room for an entry of a legend, mark and text."""
+LEGEND_MARK_INCHES = 0.38
+"""Room for the mark of an entry of a legend and the gap to the next one."""
+LEGEND_CHARACTER_INCHES = 0.055
+"""Mean width of a character at :data:`LEGEND_POINTS`."""
 
 
 def canvas(axes: Axes | None, width_inches: float, height_inches: float) -> tuple[Figure, Axes]:
@@ -43,8 +45,10 @@ def canvas(axes: Axes | None, width_inches: float, height_inches: float) -> tupl
     else:
         figure = figure_of(axes)
     axes.tick_params(labelsize=LABEL_POINTS + 0.5, colors=INK)
-    axes.xaxis.label.set_fontsize(LABEL_POINTS + 1)
-    axes.yaxis.label.set_fontsize(LABEL_POINTS + 1)
+    for label in (axes.xaxis.label, axes.yaxis.label):
+        label.set(fontsize=LABEL_POINTS + 1, color=INK)
+    for spine in axes.spines.values():
+        spine.set_edgecolor(INK)
     return figure, axes
 
 
@@ -80,10 +84,8 @@ def bare(axes: Axes, *sides: str) -> None:
         axes.spines[side].set_visible(False)
 
 
-def legend_below(
-    axes: Axes, handles: Sequence[Any], entry_inches: float = LEGEND_ENTRY_INCHES, more_points: float = 0.0
-) -> None:
-    """A legend under the axes and their label, in as many columns as their width holds.
+def legend_below(axes: Axes, handles: Sequence[Any], *, more_points: float = 0.0) -> None:
+    """A legend under the axes and their label, in as many columns as fit.
 
     Args:
         more_points: how much longer the tick labels are than one line of text.
@@ -92,7 +94,9 @@ def legend_below(
 
     figure = figure_of(axes)
     below_points = more_points + (28.0 if axes.get_xlabel() else 16.0)
-    columns = max(1, min(len(handles), int(width_of(axes) / entry_inches)))
+    longest = max(len(line) for handle in handles for line in str(handle.get_label()).split("\n"))
+    entry_inches = LEGEND_MARK_INCHES + LEGEND_CHARACTER_INCHES * longest
+    columns = max(1, min(len(handles), int((width_of(axes) + MARGINS_INCHES / 2) / entry_inches)))
     axes.legend(
         handles=handles,
         loc="upper center",
@@ -102,9 +106,18 @@ def legend_below(
         ncols=columns,
         frameon=False,
         fontsize=LEGEND_POINTS,
+        labelcolor=INK,
         columnspacing=1.2,
         handlelength=1.4,
     )
+
+
+def color_bar(figure: Figure, axes: Axes, mappable: Any, label: str) -> None:
+    """A colour bar right of the axes, as high as what is drawn in them."""
+    bar = figure.colorbar(mappable, cax=axes.inset_axes((1.03, 0.1, 0.035, 0.8)))
+    bar.set_label(label, fontsize=LABEL_POINTS + 1, color=INK)
+    bar.ax.tick_params(labelsize=LABEL_POINTS, which="both", colors=INK)
+    bar.outline.set_edgecolor(INK)
 
 
 def stage_colors(stages: int) -> list[tuple[float, float, float, float]]:
