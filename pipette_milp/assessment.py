@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 
 from pipette_milp import simulator
-from pipette_milp.arrays import IntArray
+from pipette_milp.arrays import Array, IntArray
 from pipette_milp.cost.build import CostModel
 from pipette_milp.cost.durations import Durations
+from pipette_milp.cost.gpu_level import GpuLevel
+from pipette_milp.cost.gpu_placement import gpu_placement_durations
 from pipette_milp.cost.placement import placement_durations
 from pipette_milp.errors import InputError, Problem
-from pipette_milp.plans import cells_of_plan, placement_of_cells
+from pipette_milp.plans import cells_of_plan, gpus_of_placement, placement_of_cells
 from pipette_milp.schema.evaluation import (
     Breakdown,
     CriticalPath,
@@ -106,7 +108,14 @@ def assess(costs: CostModel, configuration: Configuration, where: Placement | In
         cells = where
         placement = placement_of_cells(costs.cluster, configuration, cells)
     layers = np.array(configuration.layers_per_stage, dtype=np.int64)
-    durations = placement_durations(costs.tables(configuration), layers, cells)
+    tables = costs.tables(configuration)
+    if tables.gpu_level is None:
+        durations = placement_durations(tables, layers, cells)
+        classes = None
+    else:
+        gpus = gpus_of_placement(costs.cluster, configuration, placement)
+        durations = gpu_placement_durations(tables, layers, cells, gpus)
+        classes = tables.gpu_level.classes(cells, gpus)
     graph = simulator.event_graph(
         configuration.schedule,
         configuration.pipeline,
@@ -114,12 +123,8 @@ def assess(costs: CostModel, configuration: Configuration, where: Placement | In
         configuration.num_micro_batches,
         configuration.pipeline_transfers,
     )
-    forward_s, backward_s = costs.tensor_communication_s(configuration)
     timeline = simulator.simulate(
-        graph,
-        durations,
-        np.broadcast_to(forward_s[:, None], durations.forward_s.shape),
-        np.broadcast_to(backward_s[:, None], durations.backward_s.shape),
+        graph, durations, *_tensor_communication_s(costs, configuration, tables.gpu_level, classes)
     )
     return Assessment(
         configuration=configuration,
@@ -132,6 +137,23 @@ def assess(costs: CostModel, configuration: Configuration, where: Placement | In
         durations=durations_record(durations),
         order=tuple(tuple(tuple(step) for step in steps) for steps in simulator.execution_order(graph)),
     )
+
+
+def _tensor_communication_s(
+    costs: CostModel, configuration: Configuration, level: GpuLevel | None, classes: IntArray | None
+) -> tuple[Array, Array]:
+    """[V, d] exposed tensor collectives within each cell's forward and backward."""
+    if level is None or classes is None:
+        shape = (configuration.num_virtual_stages, configuration.data)
+        alike = costs.tensor_communication_s(configuration)
+        return np.broadcast_to(alike[0][:, None], shape), np.broadcast_to(alike[1][:, None], shape)
+    by_class = [
+        costs.tensor_communication_s(configuration, float(attained)) for attained in level.group_bytes_per_s
+    ]
+    own = np.tile(classes, (configuration.virtual_stages, 1))  # [V, d]
+    stages = np.arange(configuration.num_virtual_stages)[:, None]
+    forward_s, backward_s = (np.array([times[kind] for times in by_class]) for kind in (0, 1))
+    return forward_s[own, stages], backward_s[own, stages]
 
 
 def throughput(

@@ -18,8 +18,8 @@ from enum import StrEnum
 import numpy as np
 
 from pipette_milp.cost.tables import CostTables
-from pipette_milp.solvers.evaluation import Candidate, Evaluator
-from pipette_milp.solvers.exhaustive import candidate_count, layer_splits, placements
+from pipette_milp.solvers.evaluation import Evaluator
+from pipette_milp.solvers.exhaustive import candidate_count, candidates
 from pipette_milp.solvers.family_bound import bound_family, floor_bound_s, tightened_layers
 
 NO_PLAN_S = 1e9
@@ -108,12 +108,8 @@ def _cheapest(found: list[Recheck], costs: list[float], budget: float) -> list[i
 def _enumerate(tables: CostTables, target_s: float) -> Recheck:
     evaluator = Evaluator(tables)
     best_s = np.inf
-    for layers in layer_splits(tables):
-        if evaluator.fits(layers):
-            for cells in placements(tables):
-                if evaluator.memory_depends_on_placement and not evaluator.fits(layers, cells):
-                    continue
-                best_s = min(best_s, evaluator.simulated_s(Candidate(layers, cells)))
+    for candidate in candidates(evaluator):
+        best_s = min(best_s, evaluator.simulated_s(candidate))
     if best_s < target_s * (1 - ROUNDING):
         return Recheck(Ground.REFUTED, best_s)
     return Recheck(Ground.ENUMERATION)

@@ -16,6 +16,7 @@ from pipette_milp.schema.cluster import GpuType as DeclaredGpuType
 from pipette_milp.schema.instance import Instance
 from pipette_milp.schema.link_groups import LinkGroups
 from pipette_milp.schema.link_matrix import Matrix
+from pipette_milp.schema.scale_up import ScaleUp
 from pipette_milp.uplinks import Uplinks
 
 
@@ -27,6 +28,29 @@ class GpuType:
     memory_bytes: float
     peak_flop_per_s: dict[str, float]
     memory_bytes_per_s: float
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Links between the usable GPUs of a node that no switch joins. Row = sender."""
+
+    link_bytes_per_s: Array
+    """[G, G] link of a pair's own in one direction; 0 where it has none, and on the diagonal."""
+    bus_bytes_per_s: float
+    """What one GPU sends, and what it receives, over the bus that joins pairs without a link; 0: there is
+    none."""
+
+    @property
+    def pair_bytes_per_s(self) -> Array:
+        """[G, G] what one flow attains from GPU to GPU; inf on the diagonal."""
+        pair = np.where(self.link_bytes_per_s > 0, self.link_bytes_per_s, self.bus_bytes_per_s)
+        return np.where(np.eye(len(pair), dtype=bool), np.inf, pair)
+
+    @property
+    def fastest_bytes_per_s(self) -> float:
+        """The best of all pairs; inf with a single GPU."""
+        pair = self.pair_bytes_per_s
+        return float(pair[np.isfinite(pair)].max()) if len(pair) > 1 else float("inf")
 
 
 @dataclass(frozen=True)
@@ -51,13 +75,15 @@ class Cluster:
     port_bytes_per_s: float
     """Network ceiling of one GPU; inf where nothing says otherwise."""
     local_bytes_per_s: Array
-    """[N] scale-up port of one GPU."""
+    """[N] scale-up port of one GPU; in a mesh the fastest pair."""
     local_latency_s: Array
     """[N]"""
     measured: bool
     """False when the link figures are nominal."""
     uplinks: Uplinks = field(default_factory=Uplinks)
     """Groups of nodes with a shared way out."""
+    meshes: tuple[Mesh | None, ...] = ()
+    """Per node, None where a switch joins its GPUs; empty where that holds for all nodes."""
 
     @classmethod
     def of(cls, instance: Instance) -> Cluster:
@@ -101,6 +127,11 @@ class Cluster:
             port = min(bandwidths) if len(bandwidths) == size else flow_ceiling
         scale_up = [section.scale_up_of(node) for node in nodes]
         kinds = list(dict.fromkeys(node.gpu_type for node in nodes))
+        firsts = np.cumsum([0, *(node.gpus for node in section.nodes)])
+        meshes = [
+            _mesh(item, [gpu - int(firsts[index]) for gpu in ids])
+            for item, index, ids in zip(scale_up, kept, gpu_ids, strict=True)
+        ]
         return cls(
             gpu_types=tuple(_gpu_type(name, section.gpu_types[name]) for name in kinds),
             type_of_node=np.array([kinds.index(node.gpu_type) for node in nodes], dtype=np.int64),
@@ -113,10 +144,16 @@ class Cluster:
             egress_bytes_per_s=node_capacity(off_diagonal.max(axis=1) if size > 1 else np.array([np.inf])),
             ingress_bytes_per_s=node_capacity(off_diagonal.max(axis=0) if size > 1 else np.array([np.inf])),
             port_bytes_per_s=port,
-            local_bytes_per_s=np.array([item.per_gpu_bandwidth for item in scale_up]),
+            local_bytes_per_s=np.array(
+                [
+                    item.per_gpu_bandwidth if mesh is None else mesh.fastest_bytes_per_s
+                    for item, mesh in zip(scale_up, meshes, strict=True)
+                ]
+            ),
             local_latency_s=np.array([item.latency for item in scale_up]),
             measured=network.inter_node is not None and network.inter_node.source == "measured",
             uplinks=_uplinks(instance, [node.name for node in nodes]),
+            meshes=tuple(meshes) if any(mesh is not None for mesh in meshes) else (),
         )
 
     @property
@@ -172,6 +209,21 @@ def _gpu_type(name: str, declared: DeclaredGpuType) -> GpuType:
         {str(precision): peak for precision, peak in declared.peak_flops.items()},
         declared.memory_bandwidth,
     )
+
+
+def _mesh(scale_up: ScaleUp, usable: list[int]) -> Mesh | None:
+    """The links among the usable GPUs of a node (local indices); None with a switch."""
+    if scale_up.pairs is None:
+        return None
+    size = len(usable)
+    links = np.zeros((size, size))
+    for a, sender in enumerate(usable):
+        for b, receiver in enumerate(usable):
+            if a != b:
+                given = scale_up.pairs
+                value = given[sender][receiver] if isinstance(given, tuple) else given
+                links[a, b] = 0.0 if value is None else value
+    return Mesh(links, scale_up.per_gpu_bandwidth or 0.0)
 
 
 def _pair_bandwidth(instance: Instance, kept: list[int]) -> tuple[Array, float]:

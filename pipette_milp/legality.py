@@ -114,6 +114,8 @@ def context_refusal(costs: CostModel, tensor: int, context: int) -> str | None:
     """Why a context degree is illegal, or None. Megatron-LM's rules."""
     if context == 1:
         return None
+    if costs.cluster.meshes:
+        return "not supported yet: context parallelism on nodes of kind mesh"
     length = costs.instance.model.sequence_length
     largest = int(costs.cluster.gpus_per_node.max())
     if tensor * context > largest:
@@ -157,6 +159,8 @@ def sharding_refusal(
     """Why gradients or parameters cannot be sharded, or None."""
     if sharding in ("none", "optimizer"):
         return None
+    if costs.cluster.meshes:
+        return f"not supported yet: sharded {sharding} on nodes of kind mesh"
     if costs.instance.training.framework == "deepspeed" and pipeline > 1:
         return f"DeepSpeed's pipeline engine does not shard {sharding} (ZeRO-2, ZeRO-3)"
     if expert > 1:
@@ -175,13 +179,16 @@ def sequence_parallel_refusal(costs: CostModel, tensor: int, context: int = 1) -
     return None
 
 
-def data_refusal(batch: int, data: int) -> str | None:
-    """Why replicas cannot share a global batch, or None; names the nearest batches that would do."""
+def data_refusal(batch: int, data: int, micro_batch: int = 1) -> str | None:
+    """Why replicas cannot share a global batch, or None; names the nearest batches that would do, whole
+    micro-batches included."""
     if batch % data == 0:
         return None
-    below = batch // data * data
-    nearest = f"{below} or {below + data}" if below else str(data)
-    return f"global batch {batch} is no multiple of the data degree {data}; {nearest} would be"
+    step = data * micro_batch
+    below = batch // step * step
+    nearest = f"{below} or {below + step}" if below else str(step)
+    with_what = f" (with micro-batch {micro_batch})" if micro_batch > 1 else ""
+    return f"global batch {batch} is no multiple of the data degree {data}; {nearest} would be{with_what}"
 
 
 def micro_batch_refusal(per_replica: int, micro_batch: int) -> str | None:

@@ -26,12 +26,23 @@ def cell_name(configuration: Configuration) -> str:
     return "tensor group" if configuration.context == 1 else "tensor and context group"
 
 
-def placement_of_cells(cluster: Cluster, configuration: Configuration, node_of_cell: IntArray) -> Placement:
-    """GPUs of every rank: each cell takes the next usable GPUs of its node.
+def placement_of_cells(
+    cluster: Cluster,
+    configuration: Configuration,
+    node_of_cell: IntArray,
+    gpus_of_cell: IntArray | None = None,
+) -> Placement:
+    """GPUs of every rank.
 
     Args:
         node_of_cell: [p, d]; no node may host more cells than it has room for.
+        gpus_of_cell: [p, d, t] local numbers among the usable GPUs of the cell's node; None: each cell takes
+            the next ``tensor`` ones.
     """
+    if gpus_of_cell is not None:
+        ranks = np.broadcast_to(node_of_cell[:, :, None], gpus_of_cell.shape).reshape(-1)
+        chosen = zip(ranks.tolist(), gpus_of_cell.reshape(-1).tolist(), strict=True)
+        return Placement(gpu_of_rank=tuple(cluster.gpu_ids[node][gpu] for node, gpu in chosen))
     used = [0] * cluster.num_nodes
     gpus: list[int] = []
     for node in node_of_cell.reshape(-1):
@@ -48,6 +59,20 @@ def default_cells(cluster: Cluster, configuration: Configuration) -> IntArray | 
     if np.any(groups != groups[:, :1]):
         return None
     return groups[:, 0].reshape(configuration.pipeline, configuration.data).astype(np.int64)
+
+
+def gpus_of_placement(cluster: Cluster, configuration: Configuration, placement: Placement) -> IntArray:
+    """[p, d, t] local numbers among the usable GPUs of the cell's node, of a placement `cells_of_plan`
+    accepts."""
+    local = {gpu: number for ids in cluster.gpu_ids for number, gpu in enumerate(ids)}
+    numbers = [local[gpu] for gpu in placement.gpu_of_rank]
+    shape = (configuration.pipeline, configuration.data, configuration.tensor)
+    return np.array(numbers, dtype=np.int64).reshape(shape)
+
+
+def node_crossings(node_of_cell: IntArray) -> int:
+    """How many hops between consecutive stages leave their node, over all replicas of [p, d]."""
+    return int(np.count_nonzero(node_of_cell[1:] != node_of_cell[:-1]))
 
 
 def cells_of_plan(cluster: Cluster, plan: Plan) -> IntArray:

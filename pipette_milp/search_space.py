@@ -30,6 +30,10 @@ from pipette_milp.schedules import get_schedule
 from pipette_milp.schema.plan import Configuration, DataSharding, Overlap, split_stages
 from pipette_milp.units import Dimension, format_quantity
 
+FEWER_GPUS = "search.use_all_gpus = false looks at plans that leave GPUs or nodes out"
+MOST_NAMED = 6
+"""Degrees named in one refusal."""
+
 
 @dataclass(frozen=True)
 class Refusal:
@@ -89,8 +93,11 @@ def _with_batch(
 ) -> Iterator[Configuration]:
     search = costs.instance.search
     degrees = {**cell, "pipeline": pipeline, "data": data}
-    reason = data_refusal(batch, data)
+    smallest = min(_allowed(search.micro_batch, search.fix.micro_batch, (1,)))
+    reason = data_refusal(batch, data, smallest)
     if reason:
+        if search.use_all_gpus and data > 1:
+            reason += f"; or {FEWER_GPUS}"
         refusals.append(Refusal(degrees, reason))
         return
     per_replica = batch // data
@@ -207,29 +214,41 @@ def _grids(
             )
         )
         return
+    if search.use_all_gpus:
+        uneven = [pipeline for pipeline in stages if cells % pipeline]
+        if uneven:
+            named = ", ".join(map(str, uneven[:MOST_NAMED])) + (", ..." if len(uneven) > MOST_NAMED else "")
+            refusals.append(
+                Refusal(
+                    {**cell, "pipeline": uneven},
+                    f"{cells} {_cell_name(cell)}s are no multiple of pipeline degree {named}; {FEWER_GPUS}",
+                )
+            )
     for pipeline in stages:
         if search.use_all_gpus:
             if cells % pipeline:
-                if search.pipeline or search.fix.pipeline:
-                    refusals.append(
-                        Refusal(
-                            {**cell, "pipeline": pipeline},
-                            f"{cells} {_cell_name(cell)}s are no multiple of pipeline degree {pipeline}",
-                        )
-                    )
                 continue
             replicas: Iterable[int] = (cells // pipeline,)
         else:
-            replicas = range(cells // pipeline, 0, -1)
+            replicas = _sharing(costs, {**cell, "pipeline": pipeline}, cells // pipeline, refusals)
         for data in _allowed(None, search.fix.data, replicas):
             if search.data is not None and data not in search.data:
+                if search.use_all_gpus and search.fix.data is None:
+                    refusals.append(
+                        Refusal(
+                            {**cell, "pipeline": pipeline},
+                            f"all {cells} {_cell_name(cell)}s need data degree {data}, which search.data "
+                            f"leaves out; {FEWER_GPUS}",
+                        )
+                    )
                 continue
             if data * pipeline > cells or (search.use_all_gpus and data * pipeline != cells):
                 refusals.append(
                     Refusal(
                         {**cell, "pipeline": pipeline, "data": data},
                         f"{pipeline} x {' x '.join(map(str, cell.values()))} x {data} does not use the "
-                        f"{cluster.num_gpus} GPUs there are",
+                        f"{cluster.num_gpus} GPUs there are"
+                        + (f"; {FEWER_GPUS}" if data * pipeline < cells else ""),
                     )
                 )
                 continue
@@ -238,6 +257,27 @@ def _grids(
 
 def _cell_name(cell: dict[str, int]) -> str:
     return "tensor and context group" if "context" in cell else "tensor group"
+
+
+def _sharing(costs: CostModel, degrees: dict[str, int], most: int, refusals: list[Refusal]) -> Iterator[int]:
+    """Data degrees up to ``most`` that divide a global batch, and ``most`` itself, whose refusal names the
+    batches that would use all GPUs; the others are refused together."""
+    search = costs.instance.search
+    batches = costs.instance.training.global_batch_size
+    if search.data is not None or search.fix.data is not None:
+        yield from range(most, 0, -1)
+        return
+    others = [data for data in range(most - 1, 0, -1) if all(batch % data for batch in batches)]
+    if others:
+        named = ", ".join(map(str, others[:MOST_NAMED])) + (", ..." if len(others) > MOST_NAMED else "")
+        batch = " or ".join(map(str, batches))
+        refusals.append(
+            Refusal(
+                {**degrees, "data": others},
+                f"global batch {batch} is no multiple of the data degree {named}",
+            )
+        )
+    yield from (data for data in range(most, 0, -1) if data == most or data not in others)
 
 
 def _schedules(costs: CostModel, pipeline: int) -> Iterator[tuple[str, int]]:

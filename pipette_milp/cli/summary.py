@@ -162,17 +162,21 @@ def _comparison_rows(instance: Instance, result: SolveResult, best_s: float) -> 
 
 
 def _print_nodes(out: Any, instance: Instance, plan: Plan) -> None:
-    """Which stages and replicas every node runs."""
+    """Which stages and replicas every node runs, and on which GPUs where these are chosen."""
     from rich.table import Table
     from rich.text import Text
 
-    from pipette_milp.report.nodes import node_lines
+    from pipette_milp.report.nodes import has_meshes, node_lines, tensor_groups
 
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("node", no_wrap=True)
     table.add_column("stage: replicas")
+    by_gpu = has_meshes(instance)
+    if by_gpu:
+        table.add_column("stage: GPUs of each tensor group, by rank")
     for line in node_lines(instance, plan):
-        table.add_row(Text(line.title), line.text)
+        groups = [tensor_groups(instance, plan, line)] if by_gpu else []
+        table.add_row(Text(line.title), line.text, *groups)
     out.print()
     out.print(table)
 

@@ -13,9 +13,11 @@ from pipette_milp.cluster import Cluster, GpuType
 from pipette_milp.cost import communication
 from pipette_milp.cost.compute import ELEMENT_BYTES, ComputeModel, TaskTime
 from pipette_milp.cost.family_parts import FamilyParts, detail_of, gradient_bytes
+from pipette_milp.cost.gpu_level import GpuLevel, TaskTimes, best_local_bytes_per_s, group_rates, wirings_of
 from pipette_milp.cost.memory import MemoryModel, StageMemory
 from pipette_milp.cost.tables import CostTables
 from pipette_milp.cost.tasks import TaskCosts
+from pipette_milp.errors import InputError, Problem
 from pipette_milp.layer_shapes import LayerKind
 from pipette_milp.schedules import get_schedule
 from pipette_milp.schedules.base import InFlight
@@ -43,9 +45,29 @@ class CostModel:
         """The cost model of an instance.
 
         Raises:
-            InputError: the cluster has unmeasured links or no usable GPU.
+            InputError: unmeasured links, no usable GPU, or what the cluster has does not go together.
         """
-        return cls(instance, Cluster.of(instance), Transformer(instance.model))
+        model = cls(instance, Cluster.of(instance), Transformer(instance.model))
+        model.refuse_mixed_meshes()
+        return model
+
+    def refuse_mixed_meshes(self) -> None:
+        """Nodes wired as a mesh go with one kind of GPU and of layer.
+
+        Raises:
+            InputError: there are several.
+        """
+        several = []
+        if len(self.cluster.gpu_types) > 1:
+            several.append("several GPU types")
+        if len(self.layer_kinds) > 1 or "moe" in self.layer_kinds:
+            several.append("mixture of experts")
+        if self.cluster.meshes and several:
+            raise InputError(
+                Problem(
+                    "cluster.node_types", f"not supported yet: {' and '.join(several)} on nodes of kind mesh"
+                )
+            )
 
     @cached_property
     def computes(self) -> tuple[ComputeModel, ...]:
@@ -91,9 +113,16 @@ class CostModel:
         """[L] index into `layer_kinds`."""
         return np.array([self.layer_kinds.index(kind) for kind in self.transformer.layer_kinds])
 
-    def tasks(self, configuration: Configuration, compute: ComputeModel | None = None) -> TaskCosts:
-        """Times of a configuration's tasks; default: on the first kind of GPU."""
-        return TaskCosts(configuration, compute or self.compute, self._tensor_group(configuration))
+    def tasks(
+        self,
+        configuration: Configuration,
+        compute: ComputeModel | None = None,
+        group_bytes_per_s: float | None = None,
+    ) -> TaskCosts:
+        """Times of a configuration's tasks; default: on the first kind of GPU, and where tensor groups attain
+        different bandwidths the best of them."""
+        group = self._tensor_group(configuration, group_bytes_per_s)
+        return TaskCosts(configuration, compute or self.compute, group)
 
     # ------------------------------------------------------------------ memory
     def stage_memory(self, configuration: Configuration) -> list[StageMemory]:
@@ -155,6 +184,7 @@ class CostModel:
         virtual = configuration.num_virtual_stages
         parts = self.parts(configuration)
         detail = detail_of(parts, self)
+        level = self._gpu_level(configuration)
         # the best of all kinds of layer and of GPU: lower estimates where there are several
         layer_s = parts.layer_s.min(axis=(0, 1))
         task_s = parts.task_s.min(axis=0)
@@ -164,7 +194,7 @@ class CostModel:
 
         separate = parts.separate
         activation = self.tasks(configuration).activation_bytes
-        scatter = training.scatter_gather_hops and not configuration.sequence_parallel and tensor > 1
+        scatter = self._scatters_hops(configuration)
         tied_exchange = model.tied_embeddings and pipeline > 1
         rows = transformer.padded_vocabulary(tensor) // tensor
         overlapped = configuration.overlap.gradient_reduce and parts.sync_passes and configuration.data > 1
@@ -191,7 +221,16 @@ class CostModel:
             egress_bytes_per_s=cluster.egress_bytes_per_s,
             ingress_bytes_per_s=cluster.ingress_bytes_per_s,
             port_bytes_per_s=cluster.port_bytes_per_s,
-            local_bytes_per_s=cluster.local_bytes_per_s,
+            local_bytes_per_s=(
+                cluster.local_bytes_per_s
+                if level is None
+                else np.array(
+                    [
+                        best_local_bytes_per_s(level.wiring(n), tensor, configuration.data)
+                        for n in range(cluster.num_nodes)
+                    ]
+                )
+            ),
             local_latency_s=cluster.local_latency_s,
             hop_bytes=communication.hop_bytes(
                 activation, tensor, split=configuration.sequence_parallel or scatter
@@ -216,7 +255,48 @@ class CostModel:
             fixed_s=self.barrier_s,
             uplinks=cluster.uplinks,
             detail=detail,
+            gpu_level=level,
         )
+
+    def _gpu_level(self, configuration: Configuration) -> GpuLevel | None:
+        """What depends on the GPUs of a cell; None where those of every node are joined alike."""
+        if not self.cluster.meshes:
+            return None
+        of_node, wirings = wirings_of(self.cluster, configuration.tensor, configuration.data)
+        rates = group_rates(wirings, configuration.tensor)
+        tasks = tuple(self._task_times(configuration, float(rate)) for rate in rates)
+        return GpuLevel(of_node, wirings, rates, tasks)
+
+    def _task_times(self, configuration: Configuration, group_bytes_per_s: float) -> TaskTimes:
+        """Tasks of a cell whose collectives attain a bandwidth; of the one kind of GPU and of layer there
+        is."""
+        tasks = self.tasks(configuration, group_bytes_per_s=group_bytes_per_s)
+        virtual = configuration.num_virtual_stages
+        separate = get_schedule(configuration.schedule).separates_weight_gradient
+        (kind,) = self.layer_kinds
+        layer = tasks.layer(kind)
+        extra_s = np.full((3, virtual), self.compute.host_overhead_per_task_s)
+        for index, extra in ((0, tasks.embedding()), (-1, tasks.head())):
+            backward_s = extra.input_gradient_s if separate else extra.backward_s
+            extra_s[:, index] += (extra.forward_s, backward_s, extra.weight_gradient_s)
+        return TaskTimes(
+            forward_layer_s=layer.forward_s,
+            backward_layer_s=layer.input_gradient_s if separate else layer.backward_s,
+            weight_gradient_layer_s=layer.weight_gradient_s if separate else 0.0,
+            forward_extra_s=extra_s[0],
+            backward_extra_s=extra_s[1],
+            weight_gradient_extra_s=extra_s[2] if separate else np.zeros(virtual),
+            hop_gather_s=(
+                tasks.group.all_gather_s(tasks.activation_bytes)
+                if self._scatters_hops(configuration)
+                else 0.0
+            ),
+        )
+
+    def _scatters_hops(self, configuration: Configuration) -> bool:
+        """Whether the tensor ranks send a share of the activation each, gathered on arrival."""
+        scatter = self.instance.training.scatter_gather_hops
+        return scatter and not configuration.sequence_parallel and configuration.tensor > 1
 
     @property
     def barrier_s(self) -> float:
@@ -292,14 +372,19 @@ class CostModel:
             memory_once_bytes=once,
         )
 
-    def tensor_communication_s(self, configuration: Configuration) -> tuple[Array, Array]:
+    def tensor_communication_s(
+        self, configuration: Configuration, group_bytes_per_s: float | None = None
+    ) -> tuple[Array, Array]:
         """[V] seconds of exposed collectives of cells within each virtual stage's forward and backward.
 
         They are part of the tasks' durations; this is what of them is communication. Where the schedule
         separates the weight gradient, the backward counts the input-gradient part only. On several kinds of
         GPU those of the first.
+
+        Args:
+            group_bytes_per_s: what the cell's collectives attain; None where all cells attain the same.
         """
-        tasks = self.tasks(configuration)
+        tasks = self.tasks(configuration, group_bytes_per_s=group_bytes_per_s)
         separate = get_schedule(configuration.schedule).separates_weight_gradient
 
         def seconds(time: TaskTime) -> Array:
@@ -315,10 +400,17 @@ class CostModel:
         both[-1] += seconds(tasks.head_collectives())
         return both[:, 0], both[:, 1]
 
-    def _tensor_group(self, configuration: Configuration) -> communication.TensorGroup:
+    def _tensor_group(
+        self, configuration: Configuration, bytes_per_s: float | None = None
+    ) -> communication.TensorGroup:
+        if bytes_per_s is None and self.cluster.meshes:
+            wirings = wirings_of(self.cluster, configuration.tensor, configuration.data)[1]
+            bytes_per_s = float(group_rates(wirings, configuration.tensor)[0])
+        if bytes_per_s is None:
+            bytes_per_s = float(self.cluster.local_bytes_per_s.min())
         return communication.TensorGroup(
             configuration.tensor,
-            float(self.cluster.local_bytes_per_s.min()),
+            bytes_per_s,
             configuration.overlap.tensor,
             self.profile.asynchronous_tensor_reduce,
         )

@@ -10,6 +10,9 @@ are *lower estimates* and `CostTables.detail` holds what the durations and the m
 (`pipette_milp.cost.detail`). Bounds made from the linear figures stay valid (monotone lemma); times and fits
 of plans are always taken in full (`pipette_milp.cost.placement`).
 
+Where the GPUs of a node are not joined alike, ``gpu_level`` has what depends on which of them form a cell,
+and everything else holds the best case of it: see `pipette_milp.cost.gpu_level`.
+
 The page that fixes the mathematics: formulation, sections 2 and 5; of the costs: costs, sections 2 to 6.
 """
 
@@ -19,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pipette_milp.arrays import Array, IntArray
+from pipette_milp.cost.gpu_level import GpuLevel
 from pipette_milp.schema.plan import Configuration
 from pipette_milp.uplinks import Uplinks
 
@@ -141,6 +145,8 @@ class CostTables:
     """Groups of nodes with a shared way out."""
     detail: Detail | None = None
     """None: the figures above are exact."""
+    gpu_level: GpuLevel | None = None
+    """None where the GPUs of every node are joined alike."""
 
     @property
     def pipeline(self) -> int:

@@ -43,12 +43,14 @@ CONSTRAINT_FAMILIES = (
 
 
 def refuse_detail(families: Sequence[CostTables], who: str) -> None:
-    """Refuse families whose linear tables are lower estimates only.
+    """Refuse families whose tables are lower estimates only.
 
     Raises:
         InputError: naming what is not expressed.
     """
     reasons = dict.fromkeys(r for tables in families if tables.detail for r in tables.detail.reasons)
+    if any(tables.gpu_level is not None for tables in families):
+        reasons["links that differ inside a node (scale_up of kind mesh)"] = None
     if reasons:
         raise InputError(f"not supported by {who}: {', '.join(reasons)}; use --solver auto")
 

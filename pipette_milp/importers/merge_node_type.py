@@ -7,7 +7,12 @@ from typing import Any
 from pipette_milp import presets
 from pipette_milp.errors import InputError, Problem
 from pipette_milp.importers.collective import CollectiveRun
-from pipette_milp.importers.merge_nodes import cards_of, gpu_preset_of_device, nominal_scale_up
+from pipette_milp.importers.merge_nodes import (
+    ScaleUpFigure,
+    cards_of,
+    gpu_preset_of_device,
+    nominal_scale_up,
+)
 from pipette_milp.importers.merge_options import ClusterOptions, Draft
 from pipette_milp.importers.node_topology import NodeTopology
 from pipette_milp.units import GB, Dimension, parse_quantity
@@ -123,7 +128,9 @@ def add_scale_up(
             return
         draft.warnings += figure.warnings
         draft.warnings.append(Problem(place, f"is nominal: {figure.source}"))
-        bandwidth, source, latency = figure.bytes_per_s, f"nominal: {figure.source}", figure.latency_s
+        node_type["scale_up"] = figure.scale_up()
+        draft.provenance[place] = f"nominal: {figure.source}"
+        return
     else:
         draft.missing.append(
             Problem(
@@ -133,11 +140,7 @@ def add_scale_up(
             )
         )
         return
-    node_type["scale_up"] = {
-        "kind": "switch",
-        "per_gpu_bandwidth": _gb_per_s(bandwidth),
-        "latency": f"{latency * 1e6:.6g} us",
-    }
+    node_type["scale_up"] = ScaleUpFigure(bandwidth, latency, source).scale_up()
     draft.provenance[place] = source
 
 
@@ -160,7 +163,3 @@ def add_cards(
         draft.provenance["cluster.node_types.node.nics"] = (
             f"{topology.source}; bandwidth from the command line"
         )
-
-
-def _gb_per_s(bytes_per_s: float) -> str:
-    return f"{bytes_per_s / GB:.12g} GB/s"

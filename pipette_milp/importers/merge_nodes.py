@@ -9,6 +9,7 @@ from typing import Any
 from pipette_milp import presets
 from pipette_milp.errors import InputError, Problem
 from pipette_milp.importers.node_topology import NodeTopology
+from pipette_milp.schema.cluster import MOST_MESH_GPUS
 from pipette_milp.units import GB, Dimension, parse_quantity
 
 # bytes/s of one NVLink in one direction, and of a PCIe x16 path of the same GPU generation, as NCCL counts
@@ -21,17 +22,39 @@ _OF_GENERATION: dict[str, tuple[float, float]] = {
     "nvlink4": (20.6 * GB, 48.0 * GB),
     "nvlink4-8": (20.6 * GB, 48.0 * GB),
     "nvlink5": (40.1 * GB, 48.0 * GB),
+    # cards joined in pairs by NVLink bridges: A100 and H100 for PCIe have the links of their generation
+    "pcie4": (20.0 * GB, 24.0 * GB),
+    "pcie5": (20.6 * GB, 48.0 * GB),
 }
 
 
 @dataclass(frozen=True)
 class ScaleUpFigure:
-    """Bandwidth of one GPU inside its node, with where it comes from."""
+    """Bandwidth of one GPU inside its node, or of pairs of GPUs, with where it comes from."""
 
     bytes_per_s: float
+    """With ``pairs``: over the bus that joins those without NVLink."""
     latency_s: float
     source: str
     warnings: tuple[Problem, ...] = ()
+    pairs: tuple[tuple[float | None, ...], ...] | None = None
+    """bytes/s of the NVLinks between two GPUs, None where there are none; None where a switch, or PCIe alone,
+    joins the GPUs."""
+
+    def scale_up(self) -> dict[str, Any]:
+        """As an instance holds it."""
+        latency = f"{self.latency_s * 1e6:.6g} us"
+        if self.pairs is None:
+            return {"kind": "switch", "per_gpu_bandwidth": _gb_per_s(self.bytes_per_s), "latency": latency}
+        values = [[None if rate is None else rate / GB for rate in row] for row in self.pairs]
+        mesh: dict[str, Any] = {"kind": "mesh", "pairs": {"unit": "GB/s", "values": values}}
+        if any(rate is None for a, row in enumerate(self.pairs) for b, rate in enumerate(row) if a != b):
+            mesh["per_gpu_bandwidth"] = _gb_per_s(self.bytes_per_s)
+        return {**mesh, "latency": latency}
+
+
+def _gb_per_s(bytes_per_s: float) -> str:
+    return f"{bytes_per_s / GB:.12g} GB/s"
 
 
 def gpu_preset_of_device(name: str) -> str | None:
@@ -52,11 +75,11 @@ def gpu_preset_of_device(name: str) -> str | None:
 
 
 def nominal_scale_up(topology: NodeTopology, gpu: dict[str, Any]) -> ScaleUpFigure:
-    """What one GPU attains to the farthest other GPU of its node, by class of the path.
+    """What joins the GPUs of a node, by class of the paths.
 
-    All pairs with the same number of NVLinks, and more of them in all than a GPU has ports, means a
-    switch: every GPU has its full bandwidth. Otherwise the slowest pair counts, because links of a mesh
-        are not modelled one by one.
+    All pairs with the same number of NVLinks, and more of them in all than a GPU has ports, means a switch:
+    every GPU has its full bandwidth. Other NVLinks are a mesh, pair by pair; pairs without any share PCIe.
+    Without NVLink, and in a mesh of more GPUs than are modelled, the slowest pair counts for all.
 
     Raises:
         InputError: GPUs that may not copy to each other, where the driver's figures do not apply.
@@ -96,6 +119,10 @@ def nominal_scale_up(topology: NodeTopology, gpu: dict[str, Any]) -> ScaleUpFigu
                 latency,
                 f"{slowest.nvlinks} NVLinks of {per_link / GB:g} GB/s to a switch, as NCCL counts them",
             )
+    nvlinked = any(link is not None and link.path == "NVLINK" for row in topology.gpu_links for link in row)
+    if nvlinked and 2 < len(everyone) <= MOST_MESH_GPUS:
+        return _mesh(topology, per_link, pcie, latency)
+    if slowest.path == "NVLINK":
         bandwidth = slowest.nvlinks * per_link
         what = (
             f"the slowest pair has {slowest.nvlinks} NVLinks of {per_link / GB:g} GB/s, as NCCL counts them"
@@ -111,12 +138,37 @@ def nominal_scale_up(topology: NodeTopology, gpu: dict[str, Any]) -> ScaleUpFigu
         warnings.append(
             Problem(
                 topology.source,
-                f"the GPUs of a node are not joined alike, which is not modelled: the slowest pair counts "
-                f"for all "
+                f"the GPUs of a node are not joined alike, which is modelled up to {MOST_MESH_GPUS} GPUs and "
+                f"with NVLink: the slowest pair counts for all "
                 f"({bandwidth / GB:g} GB/s); groups with NVLink between all: {cliques or 'none'}",
             )
         )
     return ScaleUpFigure(bandwidth, latency, what, tuple(warnings))
+
+
+def _mesh(topology: NodeTopology, per_link: float, pcie: float, latency_s: float) -> ScaleUpFigure:
+    """NVLinks pair by pair."""
+    pairs = tuple(
+        tuple(link.nvlinks * per_link if link is not None and link.path == "NVLINK" else None for link in row)
+        for row in topology.gpu_links
+    )
+    size = len(pairs)
+    unlinked = sum(pairs[a][b] is None for a in range(size) for b in range(a))
+    source = f"NVLinks of {per_link / GB:g} GB/s between pairs, as NCCL counts them"
+    warnings = []
+    if unlinked:
+        source += f", PCIe of {pcie / GB:g} GB/s for the {unlinked} pairs without"
+        groups = "; ".join(
+            "GPUs " + ",".join(str(topology.gpus[gpu]) for gpu in group) for group in topology.cliques()
+        )
+        warnings.append(
+            Problem(
+                topology.source,
+                f"{unlinked} of {size * (size - 1) // 2} pairs of GPUs have no NVLink and share PCIe "
+                f"({pcie / GB:g} GB/s per GPU); groups with NVLink between all: {groups}",
+            )
+        )
+    return ScaleUpFigure(pcie, latency_s, source, tuple(warnings), pairs)
 
 
 def cards_of(topology: NodeTopology, bytes_per_s: float) -> dict[str, Any] | None:

@@ -61,3 +61,26 @@ def node_lines(instance: Instance, plan: Plan) -> list[NodeLine]:
         else:
             lines.append(NodeLine((name,), hosted))
     return lines
+
+
+def has_meshes(instance: Instance) -> bool:
+    """Whether the GPUs of some node are not joined alike, so that a plan chooses them."""
+    kinds = (instance.cluster.scale_up_of(node).kind for node in instance.cluster.nodes)
+    return "mesh" in kinds
+
+
+def tensor_groups(instance: Instance, plan: Plan, line: NodeLine) -> str:
+    """``stage: GPUs of each tensor group`` of one node in the order of the ranks, numbered as in the node."""
+    if len(line.names) > 1:
+        return "see placement.gpu_of_rank of the result"
+    local = [number for node in instance.cluster.nodes for number in range(node.gpus)]
+    configuration = plan.configuration
+    parts = []
+    for stage, replicas in line.hosted.items():
+        groups = []
+        for replica in replicas:
+            first = configuration.cell_size * (replica + configuration.data * stage)
+            ranks = plan.placement.gpu_of_rank[first : first + configuration.cell_size]
+            groups.append(",".join(str(local[gpu]) for gpu in ranks))
+        parts.append(f"{stage}: {' | '.join(groups)}")
+    return "; ".join(parts)

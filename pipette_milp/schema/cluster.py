@@ -10,11 +10,15 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError, ValidationInfo, field_validator
 
-from pipette_milp.schema.network import NetworkSection, ScaleUp
+from pipette_milp.schema.network import NetworkSection
 from pipette_milp.schema.plan import FrozenModel
 from pipette_milp.schema.quantities import Bytes, BytesPerSecond, Count, FlopPerSecond, unsupported
+from pipette_milp.schema.scale_up import ScaleUp
 from pipette_milp.schema.strict import Location, not_supported, problems_error, validation_problems
 from pipette_milp.schema.training import Precision
+
+MOST_MESH_GPUS = 8
+"""GPUs of a node wired as a mesh, at most: the rings through all of them are enumerated, 5,040 for eight."""
 
 # {} or {:03d}: enough for host names, and nothing else of Python's format language gets in.
 _PATTERN = re.compile(r"\{(?::0?\d*d)?\}")
@@ -82,6 +86,26 @@ class NodeType(FrozenModel):
                 problems.append((("of_gpu",), f"expected card numbers from 0 to {value.count - 1}"))
             if problems:
                 raise problems_error(problems)
+        return value
+
+    @field_validator("scale_up")
+    @classmethod
+    def _a_row_per_gpu(cls, value: ScaleUp | None, info: ValidationInfo) -> ScaleUp | None:
+        gpus = info.data.get("gpus")
+        if value is None or value.kind != "mesh" or gpus is None:
+            return value
+        if isinstance(value.pairs, tuple) and len(value.pairs) != gpus[1]:
+            raise problems_error(
+                [
+                    (
+                        ("pairs", "values"),
+                        f"has {len(value.pairs)} rows, expected one per GPU of the node, {gpus[1]}",
+                    )
+                ]
+            )
+        if gpus[1] > MOST_MESH_GPUS:
+            what = f"a mesh of more than {MOST_MESH_GPUS} GPUs (this node has {gpus[1]})"
+            raise problems_error([(("pairs",), not_supported(what).message())])
         return value
 
 

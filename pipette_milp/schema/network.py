@@ -21,16 +21,6 @@ from pipette_milp.schema.quantities import BytesPerSecond, Count, Seconds, unsup
 from pipette_milp.schema.strict import Location, not_supported, problems_error, validation_problems
 
 
-class ScaleUp(FrozenModel):
-    """What joins the GPUs of one node."""
-
-    kind: Annotated[Literal["switch"], unsupported("switch", what="only scale-up of kind switch")] = "switch"
-    per_gpu_bandwidth: BytesPerSecond
-    """bytes/s one GPU attains in one direction."""
-    latency: Seconds
-    pairs: Annotated[None, unsupported(None, what="links of a mesh, pair by pair")] = None
-
-
 class IntraNode(FrozenModel):
     """Short form of `ScaleUp` for all nodes."""
 

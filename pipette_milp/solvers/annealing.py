@@ -22,6 +22,7 @@ from pipette_milp.solvers.evaluation import Candidate, Evaluator
 from pipette_milp.solvers.greedy import block_layouts
 from pipette_milp.solvers.local_search import BLOCK, Walk
 from pipette_milp.solvers.plain_search import descend
+from pipette_milp.solvers.regroup import gpu_search
 from pipette_milp.solvers.screening import Screen
 
 FIRST_TEMPERATURE = 1.0
@@ -54,6 +55,8 @@ def anneal(
         patience: give up after so many moves in a row without improvement.
         faithful: the paper's walk.
     """
+    if evaluator.tables.gpu_level is not None and not faithful:
+        return gpu_search(evaluator, start, rng, iterations=iterations, stop=stop, patience=patience)
     detail = evaluator.tables.detail
     if detail is not None and faithful:
         raise InputError(f"not supported by the paper's annealing: {', '.join(detail.reasons)}")

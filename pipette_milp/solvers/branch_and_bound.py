@@ -10,7 +10,8 @@ that could still win.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+import time
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from pipette_milp.arrays import IntArray
 from pipette_milp.cost.tables import CostTables
 from pipette_milp.solvers.construct import candidates_from
 from pipette_milp.solvers.evaluation import Candidate, Evaluator
+from pipette_milp.solvers.exhaustive import candidate_count, candidates
 from pipette_milp.solvers.family_bound import BranchKey, FamilyBound, bound_family
 from pipette_milp.solvers.greedy import starting_plan
 from pipette_milp.solvers.groups import find_groups, one_group
@@ -39,6 +41,8 @@ EXACT_DEPTH = 4
 SEARCH_SHARE = 0.4
 """Share of worker time spent on local search while bounds are still open."""
 SEARCH_SLICE_S = 2.0
+ENUMERATED = 20_000
+"""Plans of a family that are enumerated where GPUs are told apart, by their upper limit: some seconds."""
 BUILD_DEPTH = 2
 BUILD_LIMIT_S = 10.0
 BUILD_GAIN = 1e-3
@@ -54,7 +58,9 @@ FINEST_QUESTION = 1e-6
 """Least relative improvement that is asked for: the solvers' tolerance."""
 POLL_S = 0.2
 
-Answer = tuple[FamilyBound, list[tuple[float, IntArray, IntArray]]]
+Plans = list[tuple[float, Candidate]]
+"""Simulated seconds of plans. Where GPUs are told apart, of plans without GPUs the best case."""
+Answer = tuple[FamilyBound, Plans]
 
 
 def branch_and_bound(state: SearchState) -> None:
@@ -236,8 +242,8 @@ class _Run:
             return
         bound, plans = done.value
         scale = float(state.scale[family])
-        for time_s, layers, cells in plans:
-            state.offer(family, time_s, Candidate(layers, cells), state.name(family))
+        for time_s, candidate in plans:
+            state.offer(family, time_s, candidate, state.name(family))
         if bound is not None:
             self.settled[family] = bound.closed
             self.branches_s[family] = bound.branches_s
@@ -265,14 +271,16 @@ def bound_job(
 ) -> Answer:
     """Bound one family at one depth and turn what the relaxation found into plans."""
     evaluator = Evaluator(tables)
-    plans: list[tuple[float, IntArray, IntArray]] = []
+    plans: Plans = []
     if depth == 0:
         bound = bound_family(evaluator, [], ceiling_s, time_limit_s=time_limit_s, known_s=branches_s)
         if known is None and not bound.closed:
             start = starting_plan(evaluator)
             if start is not None:
-                plans.append((evaluator.simulated_s(start), start.layers, start.node_of_cell))
+                plans.append((evaluator.simulated_s(start), start))
         return bound, plans
+    if tables.gpu_level is not None and candidate_count(tables) <= ENUMERATED:
+        return enumerate_job(evaluator, ceiling_s, time_limit_s)
     if depth == EXACT_DEPTH:
         return exact_job(tables, ceiling_s, time_limit_s, seed, known, lower_s)
     groups = one_group(tables) if depth == 1 else find_groups(tables)
@@ -282,8 +290,22 @@ def bound_job(
         start = min(starts, key=evaluator.simulated_s)
         rng = np.random.default_rng(seed)
         value, candidate = local_search(evaluator, start, rng, iterations=POLISH_ITERATIONS)
-        plans.append((value, candidate.layers, candidate.node_of_cell))
+        plans.append((value, candidate))
     return bound, plans
+
+
+def enumerate_job(evaluator: Evaluator, ceiling_s: float, time_limit_s: float) -> Answer:
+    """Every plan of a family with its GPUs: bounds that look at nodes alone cannot close the last gap."""
+    deadline = time.monotonic() + time_limit_s
+    best_s, best = math.inf, None
+    for candidate in candidates(evaluator):
+        value = evaluator.simulated_s(candidate)
+        if value < best_s:
+            best_s, best = value, candidate
+        if time.monotonic() > deadline:
+            plans = [] if best is None else [(best_s, best)]
+            return FamilyBound(0.0, False, exhausted=False), plans
+    return FamilyBound(best_s, True), [] if best is None else [(best_s, best)]
 
 
 def exact_job(
@@ -303,7 +325,7 @@ def exact_job(
         cells = tuple(tuple(int(node) for node in row) for row in known.node_of_cell)
         incumbent = ModelPlan(0, tuple(int(v) for v in known.layers), cells)
     outcome = solve_joint(
-        [tables],
+        [replace(tables, gpu_level=None)],  # by nodes: a relaxation where GPUs are told apart
         backend="cpsat",
         incumbent=incumbent,
         cutoff_s=ceiling_s,
@@ -315,7 +337,10 @@ def exact_job(
     plans = []
     if outcome.plan is not None and outcome.simulated_s is not None:
         plans.append(
-            (outcome.simulated_s, np.array(outcome.plan.layers), np.array(outcome.plan.node_of_cell))
+            (
+                outcome.simulated_s,
+                Candidate(np.array(outcome.plan.layers), np.array(outcome.plan.node_of_cell)),
+            )
         )
     bound = min(outcome.lower_bound_s, ceiling_s)
     # nothing is left below the ceiling, or below the plan found there; the bound is lowered by a margin
@@ -323,12 +348,8 @@ def exact_job(
     return FamilyBound(bound, bound >= least_s * (1 - 2 * SAFETY)), plans
 
 
-def search_job(
-    tables: CostTables, *, start: Candidate, time_limit_s: float, seed: int
-) -> tuple[None, list[tuple[float, IntArray, IntArray]]]:
+def search_job(tables: CostTables, *, start: Candidate, time_limit_s: float, seed: int) -> tuple[None, Plans]:
     """Local search on one family for a slice of time."""
-    import time
-
     evaluator = Evaluator(tables)
     deadline = time.monotonic() + 0.9 * time_limit_s
     value, candidate = local_search(
@@ -338,4 +359,4 @@ def search_job(
         iterations=10**9,
         stop=lambda: time.monotonic() > deadline,
     )
-    return None, [(value, candidate.layers, candidate.node_of_cell)]
+    return None, [(value, candidate)]

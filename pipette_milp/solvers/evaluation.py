@@ -9,6 +9,7 @@ import numpy as np
 
 from pipette_milp.arrays import Array, IntArray
 from pipette_milp.cost.durations import Durations
+from pipette_milp.cost.gpu_placement import gpu_placement_durations
 from pipette_milp.cost.placement import placement_durations
 from pipette_milp.cost.tables import CostTables
 from pipette_milp.simulator import EventGraph, compose_iteration, event_graph, finish_times
@@ -22,6 +23,9 @@ class Candidate:
     """[V]"""
     node_of_cell: IntArray
     """[p, d]"""
+    gpus_of_cell: IntArray | None = None
+    """[p, d, t] local GPUs, rank by rank. None where the GPUs of a node are joined alike, or are not chosen
+    yet: every duration is then at its best case (`pipette_milp.cost.gpu_level`)."""
 
 
 class Evaluator:
@@ -44,6 +48,10 @@ class Evaluator:
 
     def durations(self, candidate: Candidate) -> Durations:
         """All durations of a candidate."""
+        if candidate.gpus_of_cell is not None and self.tables.gpu_level is not None:
+            return gpu_placement_durations(
+                self.tables, candidate.layers, candidate.node_of_cell, candidate.gpus_of_cell
+            )
         return placement_durations(self.tables, candidate.layers, candidate.node_of_cell)
 
     def simulated_s(self, candidate: Candidate) -> float:

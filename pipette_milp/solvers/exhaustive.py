@@ -11,6 +11,7 @@ import numpy as np
 from pipette_milp.arrays import IntArray
 from pipette_milp.cost.tables import CostTables
 from pipette_milp.errors import InputError
+from pipette_milp.solvers.arrangements import arrangement_count, gpu_choices
 from pipette_milp.solvers.evaluation import Candidate, Evaluator
 from pipette_milp.solvers.state import SearchState
 
@@ -34,23 +35,34 @@ def exhaustive(state: SearchState) -> None:
     for family, tables in enumerate(state.families):
         evaluator = Evaluator(tables)
         best = np.inf
-        for layers in layer_splits(tables):
-            if not evaluator.fits(layers):
-                continue
-            for cells in placements(tables):
-                if evaluator.memory_depends_on_placement and not evaluator.fits(layers, cells):
-                    continue
-                if state.time_left_s <= 0 or (
-                    state.limits.iterations is not None and done >= state.limits.iterations
-                ):
-                    return
-                done += 1
-                candidate = Candidate(layers, cells)
-                value = evaluator.simulated_s(candidate)
-                if value < best:
-                    best = value
-                    state.offer(family, value, candidate, state.name(family))
+        for candidate in candidates(evaluator):
+            if state.time_left_s <= 0 or (
+                state.limits.iterations is not None and done >= state.limits.iterations
+            ):
+                return
+            done += 1
+            value = evaluator.simulated_s(candidate)
+            if value < best:
+                best = value
+                state.offer(family, value, candidate, state.name(family))
         state.raise_bound(family, best * float(state.scale[family]), by_solver=False)
+
+
+def candidates(evaluator: Evaluator) -> Iterator[Candidate]:
+    """Every plan of a family that fits; where GPUs are told apart, every way to arrange a node that no other
+    way dominates (`pipette_milp.solvers.arrangements`)."""
+    tables = evaluator.tables
+    for layers in layer_splits(tables):
+        if not evaluator.fits(layers):
+            continue
+        for cells in placements(tables):
+            if evaluator.memory_depends_on_placement and not evaluator.fits(layers, cells):
+                continue
+            if tables.gpu_level is None:
+                yield Candidate(layers, cells)
+                continue
+            for gpus in gpu_choices(tables, cells):
+                yield Candidate(layers, cells, gpus)
 
 
 def candidate_count(tables: CostTables) -> float:
@@ -58,7 +70,9 @@ def candidate_count(tables: CostTables) -> float:
     spare = tables.total_layers - int(tables.min_layers.sum())
     splits = math.comb(spare + tables.num_virtual_stages - 1, max(spare, 0)) if spare >= 0 else 0
     count = splits * tables.num_nodes ** (tables.pipeline * tables.data)
-    return float(count) if count.bit_length() < sys.float_info.max_exp else math.inf
+    if count.bit_length() >= sys.float_info.max_exp:
+        return math.inf
+    return float(count) * arrangement_count(tables)
 
 
 def layer_splits(tables: CostTables) -> Iterator[IntArray]:

@@ -16,6 +16,7 @@ from pipette_milp.arrays import Array, IntArray
 from pipette_milp.solvers.evaluation import Candidate, Evaluator
 from pipette_milp.solvers.moves import DRAWS, mix_of
 from pipette_milp.solvers.plain_search import descend
+from pipette_milp.solvers.regroup import gpu_search
 from pipette_milp.solvers.screening import Screen
 
 BLOCK = 128
@@ -45,7 +46,11 @@ def local_search(
         iterations: moves at most.
         stop: asked before every block of `BLOCK` moves.
         patience: give up after so many moves in a row without improvement.
+
+    Where GPUs are told apart the search is `pipette_milp.solvers.regroup.gpu_search`.
     """
+    if evaluator.tables.gpu_level is not None:
+        return gpu_search(evaluator, start, rng, iterations=iterations, stop=stop, patience=patience)
     if evaluator.tables.detail is not None:
         return descend(evaluator, start, rng, iterations=iterations, stop=stop, patience=patience)
     walk = Walk(evaluator, start, rng)

@@ -16,7 +16,7 @@ from pipette_milp.assessment import Assessment, assess
 from pipette_milp.cost.build import CostModel
 from pipette_milp.errors import InputError, Problem
 from pipette_milp.legality import check_legal
-from pipette_milp.plans import default_cells
+from pipette_milp.plans import default_cells, placement_of_cells
 from pipette_milp.schema.instance import Instance
 from pipette_milp.schema.plan import Configuration, Plan
 from pipette_milp.schema.result import (
@@ -147,7 +147,10 @@ def _assessment(state: SearchState, family: int) -> Assessment:
     configuration = state.families[family].configuration.with_layers(
         tuple(int(layers) for layers in candidate.layers)
     )
-    return assess(state.costs, configuration, candidate.node_of_cell)
+    where = placement_of_cells(
+        state.costs.cluster, configuration, candidate.node_of_cell, candidate.gpus_of_cell
+    )
+    return assess(state.costs, configuration, where)
 
 
 def _termination(state: SearchState, *, interrupted: bool) -> Termination:
@@ -281,7 +284,11 @@ def _settings(state: SearchState) -> dict[str, object]:
         "gap": limits.gap,
         "iteration_limit": limits.iterations,
         "threads": limits.threads,
-        "placement_level": "aligned groups: a tensor group is consecutive GPUs of one node",
+        "placement_level": (
+            "GPUs: the GPUs of a tensor group are chosen within its node"
+            if cluster.meshes
+            else "aligned groups: a tensor group is consecutive GPUs of one node"
+        ),
         "model_error": MODEL_ERROR,
         "model_error_source": "placeholder, not yet compared with measured runs",
         "contention": "groups",

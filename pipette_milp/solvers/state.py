@@ -16,8 +16,9 @@ import numpy as np
 from pipette_milp.cost.build import CostModel
 from pipette_milp.cost.tables import CostTables
 from pipette_milp.search_space import SearchSpace
-from pipette_milp.solvers.evaluation import Candidate
+from pipette_milp.solvers.evaluation import Candidate, Evaluator
 from pipette_milp.solvers.family_bound import floor_bound_s
+from pipette_milp.solvers.regroup import with_gpus
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,9 @@ class Progress:
     bound_s: float | None
     message: str = ""
 
+
+WORTH_ARRANGING = 0.05
+"""How far behind the incumbent a plan may be, by the estimate of its best GPUs, for these to be searched."""
 
 Listener = Callable[[Progress], None]
 
@@ -109,8 +113,18 @@ class SearchState:
 
     def offer(self, family: int, simulated_s: float, candidate: Candidate, message: str = "") -> bool:
         """Take a plan; True if it is the best of all so far. ``simulated_s`` is the family's own, not
-        scaled."""
-        value = simulated_s * float(self.scale[family])
+        scaled.
+
+        A plan that says nodes where GPUs are told apart gets its GPUs here, and the time it then takes.
+        """
+        tables, scale = self.families[family], float(self.scale[family])
+        if tables.gpu_level is not None and candidate.gpus_of_cell is None:
+            evaluator = Evaluator(tables)
+            at_nodes = candidate
+            simulated_s, candidate = with_gpus(evaluator, at_nodes, simulations=0)
+            if simulated_s * scale < self.incumbent_s * (1 + WORTH_ARRANGING):
+                simulated_s, candidate = with_gpus(evaluator, at_nodes)
+        value = simulated_s * scale
         if value >= self.best_s[family]:
             return False
         self.best_s[family], self.best[family] = value, candidate

@@ -40,6 +40,7 @@ def in_unit(tables: CostTables, unit_s: float) -> CostTables:
     changes |= {name: getattr(tables, name) * unit_s for name in RATES}
     changes |= {"sync": _ring(tables.sync, unit_s), "gather": _ring(tables.gather, unit_s)}
     changes["uplinks"] = replace(tables.uplinks, bytes_per_s=tables.uplinks.bytes_per_s * unit_s)
+    changes["gpu_level"] = None  # models look at nodes alone, for which the tables hold the best case
     return replace(tables, **changes)  # type: ignore[arg-type]
 
 

@@ -207,7 +207,10 @@ def test_seven_nodes() -> None:
     found = enumerate_space(model)
     assert found.families
     assert all(tables.data % 7 for tables in found.families)
-    assert "global batch 512 is no multiple of the data degree 7; 511 or 518 would be" in reasons(found)
+    assert any(
+        reason.startswith("global batch 512 is no multiple of the data degree 7; 511 or 518 would be")
+        for reason in reasons(found)
+    )
     seven = [tables for tables in found.families if tables.pipeline == 7]
     assert {(tables.tensor, tables.data) for tables in seven} >= {(8, 1), (4, 2)}
     assert all(sum(tables.configuration.layers_per_stage) == 80 for tables in seven)

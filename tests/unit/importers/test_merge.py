@@ -131,9 +131,14 @@ def test_gpus_that_may_not_copy_to_each_other_need_a_measurement() -> None:
     assert told.missing == ()
 
 
-def test_a_mesh_counts_its_slowest_pair_and_says_so() -> None:
+def test_a_mesh_is_read_pair_by_pair() -> None:
     result = merge(["topology/pairs_old_driver.topo.txt"], gpu_type="v100-16gb")
-    assert result.section["node_types"]["node"]["scale_up"]["per_gpu_bandwidth"] == "12 GB/s"
+    scale_up = result.section["node_types"]["node"]["scale_up"]
+    assert scale_up["kind"] == "mesh"
+    assert scale_up["per_gpu_bandwidth"] == "12 GB/s"  # PCIe, for the pairs without NVLink
+    values = scale_up["pairs"]["values"]
+    assert [b for b, rate in enumerate(values[0]) if rate is not None] == [1]
+    assert values[0][1] == values[1][0] > 12
     assert any("groups with NVLink between all: GPUs 0,1; GPUs 2,3" in str(item) for item in result.warnings)
 
 
