@@ -1,0 +1,167 @@
+"""Logs of Megatron-LM: iteration lines, timers, and the memory report of data-parallel rank 0.
+
+Keys of an iteration line come and go with the version; what is not known is kept as it stands. Megatron's MB
+of memory are MiB. A skipped or repeated iteration keeps its own line.
+"""
+
+from __future__ import annotations
+
+import re
+
+from pipette_milp.errors import InputError, Problem
+from pipette_milp.importers.text import Cell, Line, Text, clean, read_numbers
+from pipette_milp.importers.training_log import Iteration, RankMemory, TrainingLog
+from pipette_milp.units import MIB
+
+KIND = "megatron-log"
+
+_ITERATION = re.compile(r"\biteration\s+(\d+)\s*/\s*\d+\s*\|")
+_MEMORY = re.compile(r"\[Rank (\d+)\]\s*\(after \d+ iterations?\)\s*memory \(MB\)\s*\|(.*)")
+_TIMERS = re.compile(r"\(min, max\) time across ranks \(ms\):")
+_TIMER = re.compile(r"([a-z][a-z0-9-]+)\s*\.*:\s*\(\s*([\d.,]+)\s*,\s*([\d.,]+)\s*\)")
+_TIME = "elapsed time per iteration (ms)"
+_FLOPS = re.compile(r"throughput per GPU \(TFLOP/s/GPU\)")
+_BATCH = "global batch size"
+_PARTS = ("allocated", "max allocated", "reserved", "max reserved")
+_NUMBER = re.compile(r"[+-]?[\d.,]*\d(?:[eE][+-]?\d+)?")
+
+
+def detect(text: str) -> float:
+    """Confidence in 0..1 that this is a log of Megatron-LM."""
+    if re.search(r"elapsed time per iteration \(ms\):", text) and _ITERATION.search(text):
+        return 0.95
+    return 0.95 if _MEMORY.search(text) else 0.0
+
+
+def parse(text: str, source: str) -> TrainingLog:
+    """Everything the log says; lines of other programs are passed over.
+
+    Raises:
+        InputError: neither an iteration line nor a memory report, a figure that is none, one iteration with
+            two times; with line and column.
+    """
+    content = clean(text, source)
+    iterations: dict[int, tuple[Line, dict[str, Cell]]] = {}
+    memory: dict[int, tuple[Line, dict[str, Cell]]] = {}
+    timers: dict[str, tuple[Cell, Cell]] = {}
+    in_timers = False
+    problems: list[Problem] = []
+    for line in content.lines:
+        match = _ITERATION.search(line.text)
+        if match is not None:
+            in_timers = False
+            fields = _fields(line, match.end())
+            known = iterations.setdefault(int(match[1]), (line, fields))
+            if _values(known[1]) != _values(fields):
+                problems.append(
+                    Problem(
+                        content.place(line),
+                        f"iteration {match[1]} is on line {known[0].number} with other figures: give one run",
+                    )
+                )
+            continue
+        match = _MEMORY.search(line.text)
+        if match is not None:
+            fields = _fields(line, match.start(2))
+            known = memory.setdefault(int(match[1]), (line, fields))
+            if _values(known[1]) != _values(fields):
+                problems.append(Problem(content.place(line), f"rank {match[1]} reports its memory twice"))
+            continue
+        if _TIMERS.search(line.text):
+            in_timers = True
+        elif in_timers and (match := _TIMER.search(line.text)):
+            timers[match[1]] = (Cell(match[2], line, match.start(2)), Cell(match[3], line, match.start(3)))
+        elif in_timers and line.text.strip() and not _TIMER.search(line.text):
+            in_timers = False
+    if not iterations and not memory:
+        raise content.error(f"found no line with '{_TIME}' and no memory report")
+    if problems:
+        raise InputError(problems[:10])
+    return _log(content, iterations, memory, timers)
+
+
+def _fields(line: Line, start: int) -> dict[str, Cell]:
+    """``key: value`` between bars, values with their place."""
+    found: dict[str, Cell] = {}
+    position = start
+    for part in line.text[start:].split("|"):
+        key, colon, value = part.rpartition(":")
+        if colon:
+            indent = len(value) - len(value.lstrip())
+            found[key.strip()] = Cell(value.strip(), line, position + len(key) + 1 + indent)
+        position += len(part) + 1
+    return found
+
+
+def _values(fields: dict[str, Cell]) -> dict[str, str]:
+    return {name: cell.text for name, cell in fields.items()}
+
+
+def _log(
+    content: Text,
+    iterations: dict[int, tuple[Line, dict[str, Cell]]],
+    memory: dict[int, tuple[Line, dict[str, Cell]]],
+    timers: dict[str, tuple[Cell, Cell]],
+) -> TrainingLog:
+    warnings: list[Problem] = []
+    without = [line for line, fields in iterations.values() if _TIME not in fields]
+    if without:
+        raise content.error(f"an iteration without '{_TIME}'", without[0])
+    for line, fields in memory.values():
+        lacking = [name for name in _PARTS if name not in fields]
+        if lacking:
+            raise content.error(f"a memory report without '{lacking[0]}'", line)
+    last = content.lines[-1] if content.lines else None
+    if not content.complete and last is not None and last.text.strip():
+        warnings.append(
+            Problem(content.place(last), f"the file ends right after {last.text[-20:]!r}, which may be cut off")
+        )
+    times = _numbers(content, [fields[_TIME] for _, fields in iterations.values()])
+    reported = _numbers(content, [fields[name] for _, fields in memory.values() for name in _PARTS])
+    rows: list[Iteration] = []
+    for (number, (_, fields)), time in zip(iterations.items(), times, strict=True):
+        flops = next((cell for name, cell in fields.items() if _FLOPS.fullmatch(name)), None)
+        batch = fields.get(_BATCH)
+        rows.append(
+            Iteration(
+                number,
+                time * 1e-3,
+                None if flops is None else _numbers(content, [flops, fields[_TIME]])[0] * 1e12,
+                None if batch is None or not batch.text.isdigit() else int(batch.text),
+                tuple(
+                    (name, cell.text)
+                    for name, cell in fields.items()
+                    if name not in (_TIME, _BATCH) and not _FLOPS.fullmatch(name)
+                ),
+            )
+        )
+    ranks = [
+        RankMemory(rank, *(value * MIB for value in reported[index * 4 : index * 4 + 4]))
+        for index, rank in enumerate(memory)
+    ]
+    return TrainingLog(
+        source=content.source,
+        iterations=tuple(rows),
+        memory=tuple(ranks),
+        timers=tuple(
+            (name, *(value * 1e-3 for value in _numbers(content, list(cells))))  # type: ignore[misc]
+            for name, cells in timers.items()
+        ),
+        warnings=tuple(warnings),
+    )
+
+
+def _numbers(content: Text, cells: list[Cell]) -> list[float]:
+    """Positive numbers.
+
+    Raises:
+        InputError: anything else, with its place.
+    """
+    wrong = [cell for cell in cells if not _NUMBER.fullmatch(cell.text)]
+    if wrong:
+        raise content.error(f"expected a number, got {wrong[0].text[:40]!r}", wrong[0])
+    values = read_numbers(cells, content)
+    negative = [cell for cell, value in zip(cells, values, strict=True) if value < 0]
+    if negative:
+        raise content.error("expected no negative number", negative[0])
+    return values
