@@ -25,6 +25,19 @@ KIND_OF_SAMPLE: dict[str, str] = {
     "bandwidth/pairs_directed.csv": "pairs",
     "megatron/llama_8b.sh": "megatron",
     "models/llama-3.1-8b.config.json": "hf-config",
+    "models/deepseek-v2-lite.config.json": "hf-config",
+    "fabric/two_leaves.ibnetdiscover.txt": "ibnetdiscover",
+    "fabric/one_node.nccl.xml": "nccl-topology",
+    "fabric/write_bw.perftest.txt": "perftest",
+    "fabric/write_lat.perftest.txt": "perftest",
+    "fabric/two_hosts.osu.txt": "osu",
+    "scheduler/tree.topology.conf": "slurm-topology",
+    "scheduler/block.topology.conf": "slurm-topology",
+    "scheduler/topology.yaml": "slurm-topology-yaml",
+    "logs/run.megatron.log": "megatron-log",
+    "settings/run.nemo.yaml": "nemo",
+    "settings/run.torchtitan.toml": "torchtitan",
+    "settings/run.deepspeed.json": "deepspeed",
 }
 
 

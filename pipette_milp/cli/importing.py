@@ -47,6 +47,17 @@ def import_files(
     card_bandwidth: Annotated[
         _Quantity, typer.Option(help="What one network card attains, such as 24GB/s.")
     ] = None,
+    oversubscription: Annotated[
+        float | None,
+        typer.Option(
+            metavar="R",
+            help="Node bandwidth below a switch over its uplinks, where a scheduler names groups.",
+        ),
+    ] = None,
+    runs: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Write training logs as a table for `accuracy` and `calibrate`."),
+    ] = None,
     sequence_length: Annotated[
         int | None, typer.Option(metavar="S", help="Tokens per sequence in training.")
     ] = None,
@@ -61,7 +72,7 @@ def import_files(
     ] = None,
     name: Annotated[str | None, typer.Option(help="Of the instance.")] = None,
 ) -> None:
-    """Read what people have: model files, launch scripts, topology print-outs, bandwidth logs.
+    """Read what people have: model files, launch scripts, settings, topologies, fabrics, logs.
 
     A model, a topology and a bandwidth log together make a whole instance; less makes the sections there
     are, with what was found in each file under `facts`. Slow nodes and links are named on standard error.
@@ -71,6 +82,7 @@ def import_files(
 
     check_writable(output)
     check_writable(plan)
+    check_writable(runs)
     found = _read(files, kind, unit, world_size, _settings(settings))
     options = _options(
         name,
@@ -85,6 +97,7 @@ def import_files(
         latency,
         intra_node_bandwidth,
         card_bandwidth,
+        oversubscription,
     )
     _tell_diagnoses(found)
     result = assemble(found, options)
@@ -97,6 +110,8 @@ def import_files(
     write_json_atomically(output, result.document)
     if plan is not None:
         _write_plan(plan, result.plan)
+    if runs is not None:
+        _write_runs(runs, result.rows)
     if output != "-":
         what = "instance" if result.complete else "sections of an instance"
         tell(f"wrote {output} ({what})" + (f"; next: pipette-milp solve {output}" if result.complete else ""))
@@ -152,6 +167,7 @@ def _options(
     latency: str | None,
     intra_node_bandwidth: str | None,
     card_bandwidth: str | None,
+    oversubscription: float | None,
 ) -> AssembleOptions:
     from pipette_milp.errors import InputError
     from pipette_milp.importers.assemble import AssembleOptions
@@ -180,6 +196,8 @@ def _options(
     ):
         if count is not None and count < 1:
             raise InputError(f"expected at least 1, got {count}", source=option)
+    if oversubscription is not None and not 0 < oversubscription < 1e6:
+        raise InputError(f"expected a number above 0, got {oversubscription}", source="--oversubscription")
     return AssembleOptions(
         name=name,
         sequence_length=sequence_length,
@@ -196,6 +214,7 @@ def _options(
                 intra_node_bandwidth, Dimension.BANDWIDTH, "--intra-node-bandwidth"
             ),
             card_bytes_per_s=quantity(card_bandwidth, Dimension.BANDWIDTH, "--card-bandwidth"),
+            oversubscription=oversubscription,
         ),
     )
 
@@ -212,6 +231,17 @@ def _tell_diagnoses(found: list[Found]) -> None:
             diagnosis = diagnose(fact)
             for line in diagnosis.lines() if diagnosis is not None else []:
                 tell(f"{item.source}: {line}")
+
+
+def _write_runs(path: str, rows: tuple[dict[str, str], ...]) -> None:
+    from pipette_milp.errors import InputError
+    from pipette_milp.importers.run_table import table
+    from pipette_milp.schema.output import write_text_atomically
+
+    if not rows:
+        raise InputError("no training log among the files, so no table of runs to write", source="--runs")
+    write_text_atomically(path, table(rows))
+    tell(f"wrote {path} ({len(rows)} runs); use it with: pipette-milp accuracy {path}")
 
 
 def _write_plan(path: str, plan: object) -> None:

@@ -7,16 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipette_milp.errors import InputError, Problem
-from pipette_milp.importers.collective import CollectiveRun
 from pipette_milp.importers.describe import record_of
 from pipette_milp.importers.diagnose import Diagnosis
-from pipette_milp.importers.facts import PairwiseBandwidth
+from pipette_milp.importers.framework_settings import FrameworkSettings
 from pipette_milp.importers.huggingface import ImportedModel
 from pipette_milp.importers.megatron_run import MegatronRun
-from pipette_milp.importers.merge import ClusterImport, merge_cluster
+from pipette_milp.importers.merge import CLUSTER_FACTS, ClusterImport, merge_cluster
 from pipette_milp.importers.merge_options import ClusterOptions
-from pipette_milp.importers.mpigraph import MpiGraph
-from pipette_milp.importers.node_topology import NodeTopology
+from pipette_milp.importers.run_table import run_row
+from pipette_milp.importers.training_log import TrainingLog
 from pipette_milp.schema.instance import parse_instance
 from pipette_milp.schema.plan import Placement, Plan
 
@@ -63,6 +62,8 @@ class Assembled:
     diagnosis: Diagnosis | None
     plan: Plan | None
     """What runs today, where arguments of a run were imported and say it all."""
+    rows: tuple[dict[str, str], ...] = ()
+    """One for every training log, for `accuracy` and `calibrate`."""
 
 
 def assemble(found: Sequence[Found], options: AssembleOptions | None = None) -> Assembled:
@@ -72,15 +73,12 @@ def assemble(found: Sequence[Found], options: AssembleOptions | None = None) -> 
         InputError: contradictions between files, or a complete instance that is refused; all of it at once.
     """
     options = options or AssembleOptions()
-    runs = [item.fact for item in found if isinstance(item.fact, MegatronRun)]
+    runs = [item.fact for item in found if isinstance(item.fact, MegatronRun | FrameworkSettings)]
+    logs = [item.fact for item in found if isinstance(item.fact, TrainingLog)]
     configs = [item for item in found if isinstance(item.fact, ImportedModel)]
-    facts = [
-        item.fact
-        for item in found
-        if isinstance(item.fact, NodeTopology | PairwiseBandwidth | MpiGraph | CollectiveRun)
-    ]
+    facts = [item.fact for item in found if isinstance(item.fact, CLUSTER_FACTS)]
     if len(runs) > 1:
-        raise InputError(f"{len(runs)} sets of Megatron-LM arguments: import one run at a time")
+        raise InputError(f"{len(runs)} sets of arguments or settings: import one run at a time")
     run = runs[0] if runs else None
     missing: list[Problem] = list(run.missing) if run is not None else []
     warnings: list[Problem] = list(run.warnings) if run is not None else []
@@ -100,6 +98,19 @@ def assemble(found: Sequence[Found], options: AssembleOptions | None = None) -> 
     if model and cluster is not None and "global_batch_size" not in training:
         missing.append(Problem("training.global_batch_size", "is not in the files: say --global-batch"))
     plan = _plan(run)
+    rows: list[dict[str, str]] = []
+    for log in logs:
+        warnings += log.warnings
+        row, lacking = run_row(
+            log,
+            model,
+            run,
+            gpu_type=options.cluster.gpu_type,
+            gpus_per_node=options.cluster.gpus_per_node,
+            name=options.name if len(logs) == 1 else None,
+        )
+        rows.append(row)
+        warnings += lacking
     complete = bool(model) and cluster is not None and not [item for item in missing if _needed(item)]
     if complete and cluster is not None:
         document = _instance(document, cluster, found, options, run)
@@ -120,6 +131,7 @@ def assemble(found: Sequence[Found], options: AssembleOptions | None = None) -> 
         warnings=tuple(dict.fromkeys(warnings)),
         diagnosis=cluster.diagnosis if cluster is not None else None,
         plan=plan,
+        rows=tuple(rows),
     )
 
 
@@ -130,7 +142,7 @@ def _needed(problem: Problem) -> bool:
 
 def _model(
     configs: list[Found],
-    run: MegatronRun | None,
+    run: MegatronRun | FrameworkSettings | None,
     options: AssembleOptions,
     missing: list[Problem],
     warnings: list[Problem],
@@ -153,6 +165,18 @@ def _model(
     problems: list[Problem] = []
     for source, fields in sources:
         for name, value in fields.items():
+            if isinstance(value, dict) and isinstance(merged.get(name), dict):
+                known = merged[name]
+                problems += [
+                    Problem(
+                        source,
+                        f"{name}.{key} is {item}, but {known[key]} in {origin[name]}: correct one of them",
+                    )
+                    for key, item in value.items()
+                    if key in known and known[key] != item
+                ]
+                merged[name] = {**value, **known}
+                continue
             if name in merged and merged[name] != value:
                 problems.append(
                     Problem(
@@ -192,12 +216,12 @@ def _short_name(source: str) -> str:
     name = parts[-1]
     if name == "config.json" and len(parts) > 1 and parts[-2]:
         name = parts[-2]
-    for ending in (".json", ".config", ".sh"):
+    for ending in (".json", ".yaml", ".yml", ".toml", ".config", ".sh"):
         name = name.removesuffix(ending)
     return name or "model"
 
 
-def _training(run: MegatronRun | None, options: AssembleOptions) -> dict[str, Any]:
+def _training(run: MegatronRun | FrameworkSettings | None, options: AssembleOptions) -> dict[str, Any]:
     training = dict(run.training) if run is not None else {}
     if options.global_batch_size is not None:
         given = training.get("global_batch_size")
@@ -217,8 +241,8 @@ def _training(run: MegatronRun | None, options: AssembleOptions) -> dict[str, An
     return training
 
 
-def _plan(run: MegatronRun | None) -> Plan | None:
-    if run is None or run.configuration is None:
+def _plan(run: MegatronRun | FrameworkSettings | None) -> Plan | None:
+    if not isinstance(run, MegatronRun) or run.configuration is None:
         return None
     gpus = run.gpu_of_rank()
     return (
@@ -231,12 +255,14 @@ def _instance(
     cluster: ClusterImport,
     found: Sequence[Found],
     options: AssembleOptions,
-    run: MegatronRun | None,
+    run: MegatronRun | FrameworkSettings | None,
 ) -> dict[str, Any]:
     training = dict(sections["training"])
     provenance: dict[str, Any] = {
         "model": ", ".join(
-            item.source for item in found if isinstance(item.fact, ImportedModel | MegatronRun)
+            item.source
+            for item in found
+            if isinstance(item.fact, ImportedModel | MegatronRun | FrameworkSettings)
         ),
         **cluster.provenance,
     }

@@ -112,7 +112,7 @@ class Fabric:
 
     @cached_property
     def level_of(self) -> dict[str, int]:
-        """0 for switches with compute nodes, else the distance to them; switches without a path are absent."""
+        """0 for switches with compute nodes, else the distance to them; absent without a path."""
         wave = list(dict.fromkeys(item.switch for items in self.adapters_of.values() for item in items))
         found = dict.fromkeys(wave, 0)
         while wave:

@@ -1,4 +1,4 @@
-"""Dense Hugging Face ``config.json`` files -> section ``model`` of an instance.
+"""Hugging Face ``config.json`` files -> section ``model`` of an instance.
 
 The spellings and class defaults are those of the transformers library, versions 4 and 5. Values are
 taken as they stand: a copy that disagrees with the published model is somebody's model too. The sequence
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipette_milp.errors import InputError, Problem
+from pipette_milp.importers.huggingface_experts import EXPERT_FAMILIES, LATENT, latent_of, mixture_of
 from pipette_milp.importers.jsontext import load
 
 SPELLINGS: dict[str, tuple[str, ...]] = {
@@ -62,6 +63,13 @@ FAMILIES: dict[str, Family] = {
     ),
     "gpt_neox": Family(gated_mlp=False, normalization="layernorm", biases=True),
     "falcon": Family(gated_mlp=False, normalization="layernorm", tied_embeddings=True, ffn_factor=4),
+    "mixtral": Family(),
+    "qwen2_moe": Family(qkv_bias=True),
+    "qwen3_moe": Family(qk_norm=True),
+    "deepseek_v2": Family(),
+    "deepseek_v3": Family(),
+    "kimi_k2": Family(),
+    "glm4_moe": Family(),
 }
 ARCHITECTURES = {
     "LlamaForCausalLM": "llama",
@@ -71,6 +79,12 @@ ARCHITECTURES = {
     "GPT2LMHeadModel": "gpt2",
     "GPTNeoXForCausalLM": "gpt_neox",
     "FalconForCausalLM": "falcon",
+    "MixtralForCausalLM": "mixtral",
+    "Qwen2MoeForCausalLM": "qwen2_moe",
+    "Qwen3MoeForCausalLM": "qwen3_moe",
+    "DeepseekV2ForCausalLM": "deepseek_v2",
+    "DeepseekV3ForCausalLM": "deepseek_v3",
+    "Glm4MoeForCausalLM": "glm4_moe",
 }
 
 SWITCHES = (
@@ -83,6 +97,7 @@ SWITCHES = (
     "alibi",
     "is_encoder_decoder",
     "use_sliding_window",
+    "use_qk_norm",
 )
 """Keys that are true, false, or null for the default of the class."""
 
@@ -108,8 +123,8 @@ def import_config(config: Any, source: str = "config.json") -> ImportedModel:
     """Reads a parsed ``config.json``.
 
     Raises:
-        InputError: mixture of experts, latent attention, another architecture, or values that are missing
-            or contradict each other; every problem with its key.
+        InputError: an architecture that is not known, experts or latent attention in one that has none, or
+            values that are missing or contradict each other; every problem with its key.
     """
     if not isinstance(config, Mapping):
         raise InputError("expected a JSON object with the keys of a Hugging Face config.json", source=source)
@@ -123,7 +138,7 @@ def import_config(config: Any, source: str = "config.json") -> ImportedModel:
     _refuse_wrong_types(reader)
     if reader.problems:
         raise InputError(reader.problems, source=source)
-    _refuse_what_is_not_dense(reader)
+    _refuse_what_is_not_modelled(reader)
     family = _family(reader)
     if reader.problems:
         raise InputError(reader.problems, source=source)
@@ -203,32 +218,41 @@ def _refuse_wrong_types(reader: _Reader) -> None:
             reader.problem(key, f"expected true or false, got {value!r}")
 
 
-def _refuse_what_is_not_dense(reader: _Reader) -> None:
-    for key in LATENT_KEYS:
-        if reader.config.get(key) is not None:
-            reader.problem(key, f"= {reader.config[key]!r} means latent attention, not supported yet")
-    for key in EXPERT_KEYS:
-        value = reader.config.get(key)
-        if isinstance(value, int) and value > (1 if "num" in key or "routed" in key else 0):
-            reader.problem(key, f"= {value} means a mixture of experts, not supported yet")
-    kind = str(reader.config.get("model_type") or "")
-    if not reader.problems and ("moe" in kind or kind == "mixtral"):
-        reader.problem("model_type", f"{kind!r} is a mixture of experts, not supported yet")
-    for kind in dict.fromkeys(reader.config.get("layer_types") or ()):
-        if kind not in ("full_attention", "sliding_attention"):
-            reader.problem("layer_types", f"{kind!r} layers are not supported yet")
-    if "sparse" in (reader.config.get("mlp_layer_types") or ()):
-        reader.problem("mlp_layer_types", "'sparse' means a mixture of experts, not supported yet")
+def _refuse_what_is_not_modelled(reader: _Reader) -> None:
+    kind = _kind(reader) or ""
+    if kind not in LATENT:
+        for key in LATENT_KEYS:
+            if reader.config.get(key) is not None:
+                reader.problem(
+                    key, f"= {reader.config[key]!r} means latent attention, not known for {kind!r}"
+                )
+    if kind not in EXPERT_FAMILIES:
+        for key in EXPERT_KEYS:
+            value = reader.config.get(key)
+            if isinstance(value, int) and value > (1 if "num" in key or "routed" in key else 0):
+                reader.problem(key, f"= {value} means a mixture of experts, not known for {kind!r}")
+        if not reader.problems and "moe" in kind:
+            reader.problem("model_type", f"{kind!r} is a mixture of experts, not supported yet")
+        if "sparse" in (reader.config.get("mlp_layer_types") or ()):
+            reader.problem("mlp_layer_types", f"'sparse' means a mixture of experts, not known for {kind!r}")
+    for each in dict.fromkeys(reader.config.get("layer_types") or ()):
+        if each not in ("full_attention", "sliding_attention"):
+            reader.problem("layer_types", f"{each!r} layers are not supported yet")
     if reader.config.get("is_encoder_decoder"):
         reader.problem("is_encoder_decoder", "is true: only decoders are supported")
 
 
-def _family(reader: _Reader) -> Family:
+def _kind(reader: _Reader) -> str | None:
+    """The class behind a config: ``model_type``, else the first known architecture."""
     kind = reader.config.get("model_type")
-    if kind is None:
-        kind = next(
-            (ARCHITECTURES[a] for a in reader.config.get("architectures") or () if a in ARCHITECTURES), None
-        )
+    if kind is not None:
+        return str(kind)
+    names = reader.config.get("architectures") or ()
+    return next((ARCHITECTURES[name] for name in names if name in ARCHITECTURES), None)
+
+
+def _family(reader: _Reader) -> Family:
+    kind = _kind(reader)
     if kind in FAMILIES:
         return FAMILIES[kind]
     if not reader.problems:
@@ -248,11 +272,14 @@ def _section(reader: _Reader, family: Family, notes: list[str]) -> dict[str, Any
             f"layer_types lists {len(listed)} layers, num_hidden_layers says {layers}: the list counts"
         )
         layers = len(listed)
+    kind = _kind(reader) or ""
+    moe = mixture_of(reader, kind, layers) if kind in EXPERT_FAMILIES else None
     default_ffn = family.ffn_factor * hidden if family.ffn_factor and hidden else None
+    ffn = _ffn(reader, moe, default_ffn)
     section: dict[str, Any] = {
         "layers": layers,
         "hidden_size": hidden,
-        "ffn_hidden_size": reader.count("ffn_hidden_size", default_ffn),
+        "ffn_hidden_size": ffn,
         "attention_heads": heads,
         "kv_heads": _kv_heads(reader, heads),
         "vocab_size": reader.count("vocab_size"),
@@ -266,14 +293,32 @@ def _section(reader: _Reader, family: Family, notes: list[str]) -> dict[str, Any
     }
     if hidden and heads:
         head_dim = reader.count("head_dim", default=hidden // heads)
-        if config.get("head_dim") is None and hidden % heads:
+        if config.get("head_dim") is None and hidden % heads and kind not in LATENT:
             reader.problem("head_dim", f"is required: {heads} heads do not divide hidden size {hidden}")
         section["head_dim"] = head_dim
+    if moe is not None:
+        section["moe"] = moe
+    if kind in LATENT and (mla := latent_of(reader)) is not None:
+        # heads, KV heads and their width do not apply: the file's num_key_value_heads is no grouping
+        section["mla"] = mla
+        section["kv_heads"] = heads
+        section["head_dim"] = mla["qk_nope_head_dim"] + mla["qk_rope_head_dim"]
     if section["position_embedding"] == "learned":
         section["max_positions"] = reader.count("max_positions")
+    if kind == "glm4_moe":
+        section["qk_norm"] = _switch(config, "use_qk_norm", False)
     _biases(config, section, notes)
     _notes(config, notes)
     return section
+
+
+def _ffn(reader: _Reader, moe: Mapping[str, Any] | None, default: int | None) -> int | None:
+    """Width of the MLP in layers without experts. Where there is none, the key is unused and may be 0."""
+    dense = moe is None or moe.get("first_dense_layers", 0) > 0 or "layers" in moe
+    if moe is not None and not dense:
+        given = reader.config.get("intermediate_size")
+        return given if isinstance(given, int) and given > 0 else int(moe["ffn_hidden_size"])
+    return reader.count("ffn_hidden_size", default)
 
 
 def _switch(config: Mapping[str, Any], key: str, default: bool) -> bool:

@@ -70,7 +70,7 @@ def parse(text: str, source: str) -> Fabric:
     here: str | None = None
     for line in content.lines:
         words = line.text.strip()
-        if not words or words.startswith("#") or words.startswith("DR path"):
+        if not words or words.startswith(("#", "DR path")):
             continue
         if _IDENTIFIER.fullmatch(words):
             here = None
@@ -128,9 +128,7 @@ def _fabric(content: Text, seen: _Seen) -> Fabric:
             problems.append(Problem(content.place(line), f"one cable has two rates: {shown}"))
         for end in ends:
             if used.setdefault(end, ends) != ends:
-                problems.append(
-                    Problem(content.place(line), f"port {end[1]} of {end[0]} has two cables")
-                )
+                problems.append(Problem(content.place(line), f"port {end[1]} of {end[0]} has two cables"))
         rate = known[0] if known else None
         switch = next((end for end in ends if end[0].startswith("S-")), None)
         other = next((end for end in ends if not end[0].startswith("S-")), None)
@@ -153,16 +151,15 @@ def _fabric(content: Text, seen: _Seen) -> Fabric:
                 )
             )
         adapters.append(Adapter(other[0], other[1], host, device, switch[0], rate))
-    without = [item for item in (*adapters, *cables) if item.bytes_per_s is None]
-    if without:
+    all_rates = [*(item.bytes_per_s for item in adapters), *(item.bytes_per_s for item in cables)]
+    if None in all_rates:
         warnings.append(
-            Problem(content.source, f"{len(without)} links have no rate such as 4xNDR: they are not counted")
+            Problem(
+                content.source,
+                f"{all_rates.count(None)} links have no rate such as 4xNDR: they are not counted",
+            )
         )
-    if not content.complete and content.lines and content.lines[-1].text.strip():
-        last = content.lines[-1]
-        warnings.append(
-            Problem(content.place(last), f"the file ends right after {last.text[-20:]!r}, which may be cut off")
-        )
+    warnings += content.cut_warnings()
     if problems:
         raise InputError(problems[:10])
     fabric = Fabric(content.source, seen.switches, tuple(adapters), tuple(cables))
@@ -170,8 +167,8 @@ def _fabric(content: Text, seen: _Seen) -> Fabric:
         warnings.append(
             Problem(
                 content.source,
-                f"{', '.join(fabric.service_hosts[:4])} hang on switches above the leaf switches and are taken "
-                f"for machines of the fabric's operation: left out",
+                f"{', '.join(fabric.service_hosts[:4])} hang on switches above the leaf switches: taken for "
+                f"machines of the fabric's operation and left out",
             )
         )
     return Fabric(content.source, seen.switches, tuple(adapters), tuple(cables), tuple(warnings))

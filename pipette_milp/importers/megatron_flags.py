@@ -50,7 +50,7 @@ SWITCHES = _names(
     fp16 grad-reduce-in-bf16 accumulate-allreduce-grads-in-fp32 use-flash-attn
     use-rotary-position-embeddings use-megatron-fsdp use-custom-fsdp use-torch-fsdp2
     no-overlap-p2p-communication overlap-p2p-communication decrease-batch-size-if-needed
-    use-mcore-models no-position-embedding
+    use-mcore-models no-position-embedding moe-shared-expert-gate moe-router-enable-expert-bias
     """
 )
 KNOWN = WHOLE | TEXT | SWITCHES

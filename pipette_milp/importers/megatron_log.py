@@ -111,11 +111,7 @@ def _log(
         lacking = [name for name in _PARTS if name not in fields]
         if lacking:
             raise content.error(f"a memory report without '{lacking[0]}'", line)
-    last = content.lines[-1] if content.lines else None
-    if not content.complete and last is not None and last.text.strip():
-        warnings.append(
-            Problem(content.place(last), f"the file ends right after {last.text[-20:]!r}, which may be cut off")
-        )
+    warnings += content.cut_warnings()
     times = _numbers(content, [fields[_TIME] for _, fields in iterations.values()])
     reported = _numbers(content, [fields[name] for _, fields in memory.values() for name in _PARTS])
     rows: list[Iteration] = []

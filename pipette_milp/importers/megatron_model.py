@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from pipette_milp.errors import InputError, Problem
+from pipette_milp.importers.huggingface_experts import which_layers
 from pipette_milp.importers.megatron_flags import ArgumentReader, Arguments
 
 _POSITIONS = {
@@ -68,6 +69,9 @@ class _Model(ArgumentReader):
                 )
             else:
                 head_dim = hidden // heads
+        latent = self._latent_attention()
+        if latent is not None:  # one latent for all heads: no groups, and heads of their own width
+            groups, head_dim = None, latent["qk_nope_head_dim"] + latent["qk_rope_head_dim"]
         sequence, positions = (
             self.whole("seq-length", "encoder-seq-length"),
             self.whole("max-position-embeddings"),
@@ -98,7 +102,7 @@ class _Model(ArgumentReader):
             "qkv_bias": True if on("add-qkv-bias") and on("disable-bias-linear") else None,
             "qk_norm": True if on("qk-layernorm") else None,
             "moe": self._experts(),
-            "mla": self._latent_attention(),
+            "mla": latent,
             "mtp_layers": self.whole("mtp-num-layers"),
         }
 
@@ -121,9 +125,17 @@ class _Model(ArgumentReader):
             "ffn_hidden_size": self.whole("moe-ffn-hidden-size", "ffn-hidden-size"),
             "top_k": self.whole("moe-router-topk") or 2,  # Megatron's default
             "shared_ffn_hidden_size": self.whole("moe-shared-expert-intermediate-size"),
-            "layers": self._expert_layers(),
+            "shared_expert_gate": True if self.arguments.on("moe-shared-expert-gate") else None,
+            "router_bias": True if self.arguments.on("moe-router-enable-expert-bias") else None,
         }
-        return {name: value for name, value in fields.items() if value is not None}
+        expert = self.whole("expert-model-parallel-size") or 1
+        if experts % expert:
+            self.refuse(
+                "expert-model-parallel-size", f"{experts} experts do not divide by expert degree {expert}"
+            )
+        pattern = self._expert_layers()
+        placed = {} if pattern is None else which_layers([bool(item) for item in pattern])
+        return {name: value for name, value in fields.items() if value is not None} | placed
 
     def _expert_layers(self) -> list[int] | None:
         """1 for every layer with experts, from --moe-layer-freq: a number, or a list expression."""
@@ -146,8 +158,8 @@ class _Model(ArgumentReader):
         fields = {
             "q_lora_rank": self.whole("q-lora-rank"),
             "kv_lora_rank": self.whole("kv-lora-rank") or 512,  # this and the next three: Megatron's defaults
-            "qk_head_dim": self.whole("qk-head-dim") or 128,
-            "qk_pos_emb_head_dim": self.whole("qk-pos-emb-head-dim") or 64,
+            "qk_nope_head_dim": self.whole("qk-head-dim") or 128,
+            "qk_rope_head_dim": self.whole("qk-pos-emb-head-dim") or 64,
             "v_head_dim": self.whole("v-head-dim") or 128,
         }
         return {name: value for name, value in fields.items() if value is not None}

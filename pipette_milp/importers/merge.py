@@ -1,4 +1,4 @@
-"""The ``cluster`` section of an instance from topologies, pairwise logs and collectives."""
+"""The ``cluster`` section of an instance from topologies, fabrics, schedulers, measured links and nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from pipette_milp import presets
 from pipette_milp.errors import InputError, Problem
 from pipette_milp.importers.collective import CollectiveRun
 from pipette_milp.importers.diagnose import Diagnosis, diagnose
+from pipette_milp.importers.fabric import Fabric
 from pipette_milp.importers.facts import PairwiseBandwidth
+from pipette_milp.importers.merge_cards import Cards, cards_of_cluster
+from pipette_milp.importers.merge_fabric import add_uplinks, default_topologies, names_by_group
 from pipette_milp.importers.merge_links import Links, links_of_run, merge_links
 from pipette_milp.importers.merge_node_type import (
     add_cards,
@@ -23,10 +26,32 @@ from pipette_milp.importers.merge_node_type import (
 )
 from pipette_milp.importers.merge_options import ClusterOptions, Draft
 from pipette_milp.importers.mpigraph import MpiGraph
+from pipette_milp.importers.nccl_xml import NcclTopology
 from pipette_milp.importers.node_topology import NodeTopology
+from pipette_milp.importers.point_to_point import PointToPoint
+from pipette_milp.importers.scheduler_topology import SchedulerTopology
 from pipette_milp.units import GB
 
-ClusterFact = NodeTopology | PairwiseBandwidth | MpiGraph | CollectiveRun
+ClusterFact = (
+    NodeTopology
+    | PairwiseBandwidth
+    | MpiGraph
+    | CollectiveRun
+    | Fabric
+    | SchedulerTopology
+    | NcclTopology
+    | PointToPoint
+)
+CLUSTER_FACTS = (
+    NodeTopology,
+    PairwiseBandwidth,
+    MpiGraph,
+    CollectiveRun,
+    Fabric,
+    SchedulerTopology,
+    NcclTopology,
+    PointToPoint,
+)
 
 
 @dataclass(frozen=True)
@@ -51,13 +76,20 @@ def merge_cluster(facts: Sequence[ClusterFact], options: ClusterOptions | None =
     """
     options = options or ClusterOptions()
     draft = Draft()
+    dumps = [fact for fact in facts if isinstance(fact, NcclTopology)]
+    fabrics = [fact for fact in facts if isinstance(fact, Fabric)]
+    tests = [fact for fact in facts if isinstance(fact, PointToPoint)]
+    schedulers = default_topologies([fact for fact in facts if isinstance(fact, SchedulerTopology)], draft)
     topologies = [fact for fact in facts if isinstance(fact, NodeTopology)]
+    topologies += [node for dump in dumps for node in dump.nodes]
     runs = [fact for fact in facts if isinstance(fact, CollectiveRun)]
     links = _links(facts, runs, options, draft)
-    draft.warnings += [warning for item in topologies for warning in item.warnings]
+    for sources in (topologies, dumps, fabrics, tests, schedulers):
+        draft.warnings += [warning for item in sources for warning in item.warnings]
     gpu_name = gpu_type_of(runs, options, draft)
     gpus = gpus_per_node(topologies, runs, options, draft)
-    names = _names(links, topologies, runs, options, draft)
+    cards = cards_of_cluster(fabrics, dumps, tests, options, draft)
+    names = _names(links, topologies, runs, names_by_group(fabrics, schedulers), options, draft)
     topology = common_topology(topologies, draft)
     section: dict[str, Any] = {"network": {}}
     preset = presets.find_preset("gpu", gpu_name)[1] if gpu_name is not None else None
@@ -70,13 +102,13 @@ def merge_cluster(facts: Sequence[ClusterFact], options: ClusterOptions | None =
     if gpus is not None:
         node_type: dict[str, Any] = {"gpus": [preset["name"] if preset is not None else "?", gpus]}
         section["node_types"] = {"node": node_type}
-        add_scale_up(node_type, gpus, topology, runs, preset, options, draft)
-        if topology is not None and topology.compute_nics():
-            add_cards(node_type, topology, options, draft)
-    kind = {"type": "node"} if gpus is not None else {}
-    section["nodes"] = [{"name": name, **kind} for name in names]
+        add_scale_up(node_type, gpus, topology, runs, tests, preset, options, draft)
+        add_cards(node_type, topology, cards, draft)
+    section["nodes"] = _nodes(names, section.get("node_types"), cards, draft)
     if links is not None:
-        section["network"]["inter_node"] = _inter_node(links, runs, options, draft)
+        section["network"]["inter_node"] = _inter_node(links, runs, tests, options, draft)
+    elif len(names) > 1 and cards.bytes_per_s is not None and cards.of_host:
+        section["network"]["inter_node"] = _nominal(cards, runs, tests, options, draft)
     elif len(names) > 1:
         draft.missing.append(
             Problem(
@@ -84,6 +116,7 @@ def merge_cluster(facts: Sequence[ClusterFact], options: ClusterOptions | None =
                 "no file has bandwidths between nodes: give a pairwise log, a matrix or a list of pairs",
             )
         )
+    add_uplinks(section, names, fabrics, schedulers, cards, links, options, draft)
     if draft.problems:
         raise InputError(draft.problems)
     return ClusterImport(
@@ -131,6 +164,7 @@ def _names(
     links: Links | None,
     topologies: list[NodeTopology],
     runs: list[CollectiveRun],
+    in_fabric: list[str],
     options: ClusterOptions,
     draft: Draft,
 ) -> list[str]:
@@ -143,11 +177,62 @@ def _names(
                 Problem("--hosts", f"does not name {', '.join(unknown)}, which the measurements do")
             )
         return list(options.hosts)
-    return list(dict.fromkeys(measured)) or (["node-000"] if topologies else [])
+    return list(dict.fromkeys(measured)) or in_fabric or (["node-000"] if topologies else [])
+
+
+def _nodes(
+    names: list[str], node_types: dict[str, Any] | None, cards: Cards, draft: Draft
+) -> list[dict[str, Any]]:
+    """Entries of ``nodes``; nodes with other numbers of cards than most get a type of their own."""
+    if node_types is None:
+        return [{"name": name} for name in names]
+    usual = node_types["node"]
+    nodes: list[dict[str, Any]] = []
+    odd: dict[int, list[str]] = {}
+    for name in names:
+        count = cards.of_host.get(name, cards.usual)
+        kind = "node"
+        if count is not None and "nics" in usual and count != usual["nics"]["count"]:
+            kind = f"node-{count}-cards"
+            nics = {key: value for key, value in usual["nics"].items() if key != "of_gpu"}
+            node_types[kind] = {**usual, "nics": {**nics, "count": count}}
+            odd.setdefault(count, []).append(name)
+        nodes.append({"name": name, "type": kind})
+    for count, hosts in odd.items():
+        draft.warnings.append(
+            Problem(
+                "cluster.nodes",
+                f"{len(hosts)} nodes have {count} ports in the fabric, most have {usual['nics']['count']}: "
+                f"{', '.join(hosts[:6])}{' and more' if len(hosts) > 6 else ''}",
+            )
+        )
+    return nodes
+
+
+def _nominal(
+    cards: Cards,
+    runs: list[CollectiveRun],
+    tests: list[PointToPoint],
+    options: ClusterOptions,
+    draft: Draft,
+) -> dict[str, Any]:
+    """One figure for all pairs: all cards of a node with most of them; fewer cards limit their own node."""
+    most = max(cards.of_host.values())
+    bandwidth = most * (cards.bytes_per_s or 0.0)
+    draft.provenance["cluster.network.inter_node.bandwidth"] = f"{most} cards a node, {cards.source}"
+    return {
+        "bandwidth": f"{bandwidth / GB:.12g} GB/s",
+        "latency": _latency(runs, tests, options, draft),
+        "source": "nominal",
+    }
 
 
 def _inter_node(
-    links: Links, runs: list[CollectiveRun], options: ClusterOptions, draft: Draft
+    links: Links,
+    runs: list[CollectiveRun],
+    tests: list[PointToPoint],
+    options: ClusterOptions,
+    draft: Draft,
 ) -> dict[str, Any]:
     measured = links.bandwidth
     names = list(options.hosts) or list(measured.names)
@@ -168,7 +253,7 @@ def _inter_node(
     section: dict[str, Any] = {
         "bandwidth": {"unit": "GB/s", "values": values},
         "measures": measured.measures,
-        "latency": _latency(runs, options, draft),
+        "latency": _latency(runs, tests, options, draft),
         "source": "measured",
     }
     if measured.simultaneous_flows is not None:
@@ -177,7 +262,9 @@ def _inter_node(
     return section
 
 
-def _latency(runs: list[CollectiveRun], options: ClusterOptions, draft: Draft) -> str:
+def _latency(
+    runs: list[CollectiveRun], tests: list[PointToPoint], options: ClusterOptions, draft: Draft
+) -> str:
     """Told, else the smallest message of a send-receive test between two hosts, else NCCL's own figure."""
     place = "cluster.network.inter_node.latency"
     if options.latency_s is not None:
@@ -191,6 +278,16 @@ def _latency(runs: list[CollectiveRun], options: ClusterOptions, draft: Draft) -
     if times:
         draft.provenance[place] = "measured: smallest message of sendrecv_perf"
         return f"{min(times) * 1e6:.6g} us"
+    between = [
+        value
+        for test in tests
+        if len(test.hosts) == 2 and test.on_gpu and (value := test.small_message_latency_s)
+    ]
+    if between:
+        draft.provenance[place] = (
+            "measured: smallest message of an OSU latency test between GPUs of two hosts"
+        )
+        return f"{min(between) * 1e6:.6g} us"
     rule = presets.network_rule()
     draft.provenance[place] = f"nominal: {rule['source']}"
     draft.warnings.append(Problem(place, f"was not measured: {rule['latency']}, NCCL's own figure, is taken"))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from pipette_milp import presets
 from pipette_milp.errors import InputError, Problem
 from pipette_milp.importers.collective import CollectiveRun
+from pipette_milp.importers.merge_cards import Cards
 from pipette_milp.importers.merge_nodes import (
     ScaleUpFigure,
     cards_of,
@@ -15,6 +17,7 @@ from pipette_milp.importers.merge_nodes import (
 )
 from pipette_milp.importers.merge_options import ClusterOptions, Draft
 from pipette_milp.importers.node_topology import NodeTopology
+from pipette_milp.importers.point_to_point import PointToPoint
 from pipette_milp.units import GB, Dimension, parse_quantity
 
 # Measurements inside several nodes that differ by more are a contradiction.
@@ -90,6 +93,7 @@ def add_scale_up(
     gpus: int,
     topology: NodeTopology | None,
     runs: list[CollectiveRun],
+    tests: Sequence[PointToPoint],
     preset: dict[str, Any] | None,
     options: ClusterOptions,
     draft: Draft,
@@ -105,6 +109,11 @@ def add_scale_up(
         (run.source, value)
         for run in runs
         if len(run.hosts) == 1 and (value := run.plateau_busbw_bytes_per_s)
+    ]
+    inside += [
+        (test.source, value)
+        for test in tests
+        if len(test.hosts) == 1 and test.on_gpu and (value := test.plateau_bytes_per_s)
     ]
     if options.intra_node_bytes_per_s is not None:
         bandwidth, source = options.intra_node_bytes_per_s, "command line"
@@ -144,11 +153,14 @@ def add_scale_up(
     draft.provenance[place] = source
 
 
-def add_cards(
-    node_type: dict[str, Any], topology: NodeTopology, options: ClusterOptions, draft: Draft
-) -> None:
-    """Network cards of a node, where the topology shows them and their speed is told."""
-    if options.card_bytes_per_s is None:
+def add_cards(node_type: dict[str, Any], topology: NodeTopology | None, cards: Cards, draft: Draft) -> None:
+    """Network cards of a node, where a topology or the fabric shows them and their speed is known."""
+    if topology is None or not topology.compute_nics():
+        if cards.usual is not None and cards.bytes_per_s is not None:
+            node_type["nics"] = {"count": cards.usual, "bandwidth": _gb_per_s(cards.bytes_per_s)}
+            draft.provenance["cluster.node_types.node.nics"] = cards.source
+        return
+    if cards.bytes_per_s is None:
         draft.warnings.append(
             Problem(
                 topology.source,
@@ -157,9 +169,20 @@ def add_cards(
             )
         )
         return
-    nics = cards_of(topology, options.card_bytes_per_s)
+    nics = cards_of(topology, cards.bytes_per_s)
     if nics is not None:
+        if cards.usual is not None and cards.usual != nics["count"]:
+            draft.warnings.append(
+                Problem(
+                    topology.source,
+                    f"contradiction: shows {nics['count']} cards of the training network, the fabric has "
+                    f"{cards.usual} ports of most nodes: the fabric counts",
+                )
+            )
+            nics = {"count": cards.usual, "bandwidth": nics["bandwidth"]}
         node_type["nics"] = nics
-        draft.provenance["cluster.node_types.node.nics"] = (
-            f"{topology.source}; bandwidth from the command line"
-        )
+        draft.provenance["cluster.node_types.node.nics"] = f"{topology.source}; bandwidth: {cards.source}"
+
+
+def _gb_per_s(bytes_per_s: float) -> str:
+    return f"{bytes_per_s / GB:.12g} GB/s"

@@ -23,6 +23,8 @@ class ClusterOptions:
     intra_node_bytes_per_s: float | None = None
     card_bytes_per_s: float | None = None
     """What one network card attains."""
+    oversubscription: float | None = None
+    """Bandwidth of the nodes below a switch over that of its uplinks, where only the groups are known."""
 
 
 @dataclass

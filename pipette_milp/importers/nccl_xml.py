@@ -115,6 +115,11 @@ class _Reading:
             raise InputError(Problem(self.source, "has no <gpu>: dump it after NCCL has started"))
         capabilities = tuple(self._capability(item.element) for item in first or [])
         links = tuple(self._nvlinks(item.element) for item in first or [])
+        if len({count for count, _ in links}) > 1:
+            shown = ", ".join(str(count) for count, _ in links)
+            self.warnings.append(
+                Problem(self.source, f"GPUs have {shown} NVLinks: is a link down, or a line missing here?")
+            )
         if len(nodes) > 1:
             self.warnings.append(
                 Problem(
@@ -166,8 +171,8 @@ class _Reading:
             self.warnings.append(
                 Problem(
                     self.source,
-                    f"{card.name} has no GPUDirect (gdr=0): transfers go through host memory, so measure what "
-                    f"they attain",
+                    f"{card.name} has no GPUDirect (gdr=0): transfers go through host memory, measure "
+                    f"what they attain",
                 )
             )
         if card.bytes_per_s <= 0:
@@ -193,7 +198,7 @@ class _Reading:
             self.warnings.append(
                 Problem(
                     self.source,
-                    f"has GPU {', '.join(map(str, indices))} of a node and not those before: is it a fragment?",
+                    f"has GPU {', '.join(map(str, indices))} of a node, not those before: a fragment?",
                 )
             )
         bus = {item.bus: position for position, item in enumerate(gpus)}
@@ -239,7 +244,9 @@ def _links(gpu: ElementTree.Element) -> list[ElementTree.Element]:
     return [*gpu.findall("nvlink"), *gpu.findall("xgmi")]
 
 
-def _devices(element: ElementTree.Element, path: tuple[int, ...], tag: str, bus: str = "") -> Iterator[_Device]:
+def _devices(
+    element: ElementTree.Element, path: tuple[int, ...], tag: str, bus: str = ""
+) -> Iterator[_Device]:
     for index, child in enumerate(element):
         if child.tag == tag:
             yield _Device(child, path, bus)

@@ -40,7 +40,7 @@ def parse(text: str, source: str) -> tuple[PointToPoint, ...]:
     """Every test of a log.
 
     Raises:
-        InputError: no test, a test of something else, a row that cannot be read, failed validation; with line.
+        InputError: no test, one of something else, a row that cannot be read, failed validation; with line.
     """
     content = clean(text, source)
     blocks: list[_Block] = []
@@ -63,12 +63,7 @@ def parse(text: str, source: str) -> tuple[PointToPoint, ...]:
         raise content.error("found no title such as: # OSU MPI Bandwidth Test v7.5")
     if problems:
         raise InputError(problems[:10])
-    warnings: list[Problem] = []
-    if not content.complete and content.lines and content.lines[-1].text.strip():
-        last = content.lines[-1]
-        warnings.append(
-            Problem(content.place(last), f"the file ends right after {last.text[-20:]!r}, which may be cut off")
-        )
+    warnings = content.cut_warnings()
     found = [_test(content, block, tuple(hosts), warnings) for block in blocks if block.sizes]
     if not found:
         raise content.error("found titles of tests but no row of figures")
@@ -98,9 +93,7 @@ def _row(content: Text, block: _Block, cells: list[Cell], problems: list[Problem
         block.values.append(cells[1])
 
 
-def _test(
-    content: Text, block: _Block, hosts: tuple[str, ...], warnings: list[Problem]
-) -> PointToPoint:
+def _test(content: Text, block: _Block, hosts: tuple[str, ...], warnings: list[Problem]) -> PointToPoint:
     bandwidth = "bandwidth" in block.title.lower()
     column = block.column or ""
     expected = "MB/s" if bandwidth else "us"
@@ -123,9 +116,7 @@ def _test(
         tool="osu",
         title=block.title,
         metric="bandwidth" if bandwidth else "latency",
-        rows=tuple(
-            (int(size.text), value * factor) for size, value in zip(block.sizes, values, strict=True)
-        ),
+        rows=tuple((int(size.text), value * factor) for size, value in zip(block.sizes, values, strict=True)),
         both_ways="bi-direction" in block.title.lower() or "bidirection" in block.title.lower(),
         hosts=hosts,
         on_gpu=block.on_gpu,

@@ -28,6 +28,7 @@ _PAIR = re.compile(
     rf"\s*\|?\s*({_NAME})\s*(<->|<-->|->|-->|=>|→|↔|,|;|\t|\||\s)\s*({_NAME})\s*[,;:|=\s]\s*([+-]?[\d.,]*\d[\d.,]*(?:[eE][+-]?\d+)?)"
     r"\s*[,;]?\s*([A-Za-z]+/s|[kMGT]bps)?\s*\|?\s*"
 )
+_BLANKS = re.compile(r" {2,}")
 _ONE_WAY = frozenset({"->", "-->", "=>", "→"})
 _HEADER_WORDS = re.compile(
     r"(?i)^\s*[\"']?(?:src|source|from|sender|dst|dest|to\b|receiver|node|host|a\b|pair|first)"
@@ -163,14 +164,15 @@ def _entries(content: Text) -> tuple[list[_Entry], str]:
 def _entry(line: Line) -> _Entry | None:
     before, _, remark = line.text.partition("#")
     text = before.rstrip()
-    match = _PAIR.fullmatch(text)
+    # runs of blanks as one: several of them in a row can be divided among the parts in very many ways
+    match = _PAIR.fullmatch(_BLANKS.sub(" ", text))
     if match is None or looks_numeric(match[1]) or looks_numeric(match[3]):
         return None
     return _Entry(
         match[1],
         match[3],
         match[2] in _ONE_WAY,
-        Cell(match[4], line, match.start(4)),
+        Cell(match[4], line, text.rindex(match[4])),
         match[5],
         remark.strip(),
         line,

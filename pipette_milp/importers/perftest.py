@@ -7,6 +7,7 @@ name. A bidirectional bandwidth is the sum of both directions.
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import Any, Literal
 
 from pipette_milp.errors import InputError, Problem
@@ -19,7 +20,9 @@ KIND = "perftest"
 
 _FACTOR = {"MiB/sec": MIB, "MB/sec": MIB, "Gb/sec": 1e9 / 8}
 _US = 1e-6
-_TITLE = re.compile(r"((?:RDMA_Write|RDMA_Read|Send|Atomic|Raw_?Ethernet)\S*.*?(?:BW|Bandwidth|Latency).*?)\s*$")
+_TITLE = re.compile(
+    r"((?:RDMA_Write|RDMA_Read|Send|Atomic|Raw_?Ethernet)\S*.*?(?:BW|Bandwidth|Latency).*?)\s*$"
+)
 _HEADER = re.compile(r"#bytes\s+#iterations\b")
 _COLUMN = re.compile(r"(#\w+|BW peak|BW average|MsgRate|t_\w+|99(?:\.\d+)?%(?: percentile)?)(\s*\[[^\]]*\])?")
 
@@ -29,7 +32,9 @@ def detect(text: str) -> float:
     if re.search(r"#bytes\s+#iterations\s+(?:BW peak|t_min|#)", text):
         return 0.95
     json_keys = ('"MsgSize"', '"n_iterations"', '"BW_average"')
-    return 0.9 if text.lstrip("\ufeff \t\r\n").startswith("{") and all(key in text for key in json_keys) else 0.0
+    return (
+        0.9 if text.lstrip("\ufeff \t\r\n").startswith("{") and all(key in text for key in json_keys) else 0.0
+    )
 
 
 def parse(text: str, source: str, unit: str | None = None) -> tuple[PointToPoint, ...]:
@@ -63,6 +68,8 @@ def parse(text: str, source: str, unit: str | None = None) -> tuple[PointToPoint
         if _HEADER.match(words):
             finish()
             header = _columns(words)
+            if _COLUMN.sub("", words).strip():
+                problems.append(Problem(content.place(line), f"cannot read the header {words[:60]!r}"))
         elif header is not None and re.match(r"\d", words):
             cells = line.cells()
             if len(cells) != len(header):
@@ -119,16 +126,16 @@ def _test(
     wrong = [cell for cell in sizes if not cell.text.isdigit()]
     if wrong:
         raise content.error("expected a whole number of bytes", wrong[0])
+    _check_columns(content, names, rows)
     cells = [row[index] for row in rows]
     values = read_numbers(cells, content)
     nothing = [cell for cell, value in zip(cells, values, strict=True) if value <= 0]
     if nothing:
         raise content.error("expected more than 0", nothing[0])
-    warnings = []
-    if not content.complete and content.lines and content.lines[-1].text.strip():
-        last = content.lines[-1]
+    warnings = content.cut_warnings()
+    if not title:
         warnings.append(
-            Problem(content.place(last), f"the file ends right after {last.text[-20:]!r}, which may be cut off")
+            Problem(content.place(line), "the title of the test is missing: taken as one direction at a time")
         )
     return PointToPoint(
         source=content.source,
@@ -142,6 +149,26 @@ def _test(
         on_gpu=on_gpu,
         warnings=tuple(warnings),
     )
+
+
+def _check_columns(content: Text, names: list[str], rows: list[list[Cell]]) -> None:
+    """Whether the figures stand below their own titles, as far as they show it.
+
+    Raises:
+        InputError: iterations that are no whole number, a typical time outside its least and most, an average
+            bandwidth above its peak.
+    """
+    order = [name for name in ("t_min", "t_typical", "t_max") if name in names]
+    if "BW peak" in names:
+        order = ["BW average", "BW peak"]
+    columns = [read_numbers([row[names.index(name)] for row in rows], content) for name in order]
+    for position, row in enumerate(rows):
+        if "#iterations" in names and not row[names.index("#iterations")].text.isdigit():
+            raise content.error("expected a whole number of iterations", row[names.index("#iterations")])
+        figures = [column[position] for column in columns]
+        # a peak of 0 was not measured
+        if figures[-1:] != [0.0] and any(b < a * (1 - 1e-3) for a, b in pairwise(figures)):
+            raise content.error(f"expected {' <= '.join(order)}: are the columns in order?", row[0])
 
 
 def _from_json(data: Any, source: str, unit: str | None) -> PointToPoint:
@@ -163,7 +190,8 @@ def _from_json(data: Any, source: str, unit: str | None) -> PointToPoint:
             if unit is None:
                 raise InputError(
                     Problem(
-                        source, "the JSON of perftest does not state its unit: say --unit Gbit/s or --unit MiB/s"
+                        source,
+                        "the JSON of perftest does not state its unit: say --unit Gbit/s or --unit MiB/s",
                     )
                 )
             value = number(row["BW_average"], f"{place}.BW_average") * unit_factor(unit, Dimension.BANDWIDTH)

@@ -20,6 +20,16 @@ KINDS: dict[str, str] = {
     "pipette-json": f"{_PACKAGE}.reference_json",
     "matrix": f"{_PACKAGE}.matrix_table",
     "pairs": f"{_PACKAGE}.pair_list",
+    "nemo": f"{_PACKAGE}.nemo",
+    "torchtitan": f"{_PACKAGE}.torchtitan",
+    "deepspeed": f"{_PACKAGE}.deepspeed",
+    "nccl-topology": f"{_PACKAGE}.nccl_xml",
+    "ibnetdiscover": f"{_PACKAGE}.ibnetdiscover",
+    "slurm-topology": f"{_PACKAGE}.slurm_topology",
+    "slurm-topology-yaml": f"{_PACKAGE}.slurm_yaml",
+    "perftest": f"{_PACKAGE}.perftest",
+    "osu": f"{_PACKAGE}.osu",
+    "megatron-log": f"{_PACKAGE}.megatron_log",
 }
 """Kind -> module with ``detect(text) -> confidence`` and ``parse(text, source) -> facts``."""
 
@@ -30,10 +40,15 @@ ALIASES: dict[str, str] = {
     "nccl": "nccl-tests",
     "csv": "matrix",
     "tsv": "matrix",
+    "nccl-xml": "nccl-topology",
+    "fabric": "ibnetdiscover",
+    "topology.conf": "slurm-topology",
+    "topology.yaml": "slurm-topology-yaml",
+    "ib_write_bw": "perftest",
 }
 """Further names people try."""
 
-MODEL_KINDS = frozenset({"hf-config", "megatron"})
+MODEL_KINDS = frozenset({"hf-config", "megatron", "nemo", "torchtitan", "deepspeed"})
 """Kinds that describe a model; the others describe a cluster."""
 
 # Below this no kind is guessed.

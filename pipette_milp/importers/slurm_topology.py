@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import pairwise
 
 from pipette_milp.errors import InputError, Problem
 from pipette_milp.importers.hostlist import expand
@@ -39,8 +40,8 @@ def parse(text: str, source: str) -> SchedulerTopology:
     """The topology.
 
     Raises:
-        InputError: a line that cannot be read, host lists that are none, a switch that does not exist or hangs
-            on two others, a node on two switches, impossible block sizes; with line and column.
+        InputError: a line that cannot be read, host lists that are none, a switch that does not exist or
+            hangs on two others, a node on two switches, impossible block sizes; with line and column.
     """
     content = clean(text, source)
     switches: dict[str, Switch] = {}
@@ -80,16 +81,10 @@ def parse(text: str, source: str) -> SchedulerTopology:
             Problem(source, f"mixes {' and '.join(kinds)}: a topology.conf describes one topology")
         )
     problems += tree_problems(switches, source)
-    problems += block_problems(groups, sizes, source) if "block" in kinds else []
+    problems += block_problems(groups, sizes, source)
     if problems:
         raise InputError(problems[:20])
-    if not content.complete and content.lines and content.lines[-1].text.strip():
-        last = content.lines[-1]
-        warnings.append(
-            Problem(
-                content.place(last), f"the file ends right after {last.text[-20:]!r}, which may be cut off"
-            )
-        )
+    warnings += content.cut_warnings()
     warnings += forest_warnings(switches, source)
     return SchedulerTopology(
         source=source,
@@ -128,7 +123,9 @@ def _lines(content: Text, problems: list[Problem]) -> list[tuple[Line, Mapping[s
                 problems.append(Problem(content.place(line), f"cannot read {what!r} in this line"))
                 continue
             if "=" not in text or not settings:
-                problems.append(Problem(content.place(line), f"expected KEY=VALUE, got {text.strip()[:40]!r}"))
+                problems.append(
+                    Problem(content.place(line), f"expected KEY=VALUE, got {text.strip()[:40]!r}")
+                )
             continue
         found.append((line, settings))
     return found
@@ -164,7 +161,7 @@ def _from_paths(paths: Mapping[str, list[str]]) -> dict[str, Switch]:
     children: dict[str, dict[str, None]] = {}
     nodes: dict[str, list[str]] = {}
     for node, path in paths.items():
-        for above, below in zip(path, path[1:], strict=False):
+        for above, below in pairwise(path):
             children.setdefault(above, {})[below] = None
         if path:
             nodes.setdefault(path[-1], []).append(node)
@@ -178,9 +175,13 @@ def tree_problems(switches: Mapping[str, Switch], source: str) -> list[Problem]:
     parent: dict[str, str] = {}
     leaf: dict[str, str] = {}
     for name, switch in switches.items():
+        if not switch.switches and not switch.nodes:
+            problems.append(Problem(source, f"switch {name} lacks children: neither switches nor nodes"))
         for child in switch.switches:
             if child not in switches:
-                problems.append(Problem(source, f"switch {name} has {child} below it, which is not described"))
+                problems.append(
+                    Problem(source, f"switch {name} has {child} below it, which is not described")
+                )
             if parent.setdefault(child, name) != name:
                 problems.append(Problem(source, f"switch {child} hangs on both {parent[child]} and {name}"))
         for node in switch.nodes:
@@ -205,7 +206,7 @@ def forest_warnings(switches: Mapping[str, Switch], source: str) -> list[Problem
     return [
         Problem(
             source,
-            f"{len(roots)} trees without a common root ({', '.join(roots[:4])}): no path joins them, so a plan "
+            f"{len(roots)} trees without a common root ({', '.join(roots[:4])}): no path joins them, a plan "
             f"may use one of them only",
         )
     ]
@@ -224,6 +225,8 @@ def block_problems(
             )
     home: dict[str, str] = {}
     for name, nodes in groups.items():
+        if not nodes:
+            problems.append(Problem(source, f"{name} has no nodes"))
         for node in nodes:
             if home.setdefault(node, name) != name:
                 problems.append(Problem(source, f"node {node} is in both {home[node]} and {name}"))

@@ -88,7 +88,7 @@ def _topology(item: Any, place: str, source: str, count: int) -> SchedulerTopolo
                     raise InputError(Problem(where, f"{kind} {name} is described twice and differently"))
         sizes = _sizes(body.get("block_sizes"), f"{place}.{kind}.block_sizes")
     problems = tree_problems(switches, place)
-    problems += block_problems(groups, sizes, place) if kind == "block" else []
+    problems += block_problems(groups, sizes, place)
     if problems:
         raise InputError(problems)
     return SchedulerTopology(

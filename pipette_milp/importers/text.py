@@ -77,6 +77,14 @@ class Text:
         number = line.number if line is not None else max(len(self.lines), 1)
         return f"{self.source}:{number}:{line.column(0) if line is not None else 1}"
 
+    def cut_warnings(self) -> list[Problem]:
+        """A warning where the last line has no line break: its last word may be half of one."""
+        if self.complete or not self.lines or not self.lines[-1].text.strip():
+            return []
+        last = self.lines[-1]
+        message = f"the file ends right after {last.text[-20:]!r}, which may be cut off"
+        return [Problem(self.place(last), message)]
+
     def error(self, message: str, where: Cell | Line | None = None) -> InputError:
         """An error at a place."""
         path = where.at(self.source) if isinstance(where, Cell) else self.place(where)

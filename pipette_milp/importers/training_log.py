@@ -45,7 +45,7 @@ class TrainingLog:
 
     @property
     def median_time_s(self) -> float | None:
-        """Median time per iteration without the first one, which compiles and warms up, where there are others."""
+        """Median time per iteration; the first one, which warms up, counts only alone."""
         times = [item.time_s for item in self.iterations if item.number > 1]
         times = times or [item.time_s for item in self.iterations]
         return statistics.median(times) if times else None

@@ -21,11 +21,17 @@ from pipette_milp.errors import InputError, Problem
 from pipette_milp.importers import registry
 from pipette_milp.importers.collective import CollectiveRun
 from pipette_milp.importers.diagnose import diagnose
+from pipette_milp.importers.fabric import Fabric
 from pipette_milp.importers.facts import PairwiseBandwidth
+from pipette_milp.importers.framework_settings import FrameworkSettings
 from pipette_milp.importers.huggingface import ImportedModel
 from pipette_milp.importers.megatron_run import MegatronRun
 from pipette_milp.importers.mpigraph import MpiGraph
+from pipette_milp.importers.nccl_xml import NcclTopology
 from pipette_milp.importers.node_topology import NodeTopology
+from pipette_milp.importers.point_to_point import PointToPoint
+from pipette_milp.importers.scheduler_topology import SchedulerTopology
+from pipette_milp.importers.training_log import TrainingLog
 from tests.importer_samples import KIND_OF_SAMPLE, sample
 
 QUICK = 200
@@ -148,6 +154,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     trailing_blanks,
 )
 CUTTING = frozenset({cut})
+SETTINGS = frozenset(("megatron", "hf-config", "nemo", "torchtitan", "deepspeed"))
+WITHOUT_COLUMNS = frozenset(("megatron-log", "nemo", "torchtitan", "nccl-topology", "slurm-topology-yaml"))
 
 
 def figures(fact: Any) -> dict[object, object]:
@@ -185,6 +193,40 @@ def figures(fact: Any) -> dict[object, object]:
             **{f"training {name}": str(value) for name, value in fact.training.items()},
             "degrees": (fact.tensor, fact.pipeline, fact.context, fact.data),
             "split": None if fact.split is None else fact.split.layers_per_stage,
+        }
+    if isinstance(fact, Fabric):
+        return {
+            **{
+                ("adapter", a.guid, a.port): (a.host, a.device, a.switch, a.bytes_per_s)
+                for a in fact.adapters
+            },
+            **{("cable", cable.ends): cable.bytes_per_s for cable in fact.cables},
+        }
+    if isinstance(fact, SchedulerTopology):
+        return {
+            **{(fact.name, "switch", name): switch for name, switch in fact.switches.items()},
+            **{(fact.name, "group", name): nodes for name, nodes in fact.groups.items()},
+        }
+    if isinstance(fact, NcclTopology):
+        found = {}
+        for number, (node, cards) in enumerate(zip(fact.nodes, fact.cards, strict=True)):
+            found |= {(number, *key): value for key, value in _topology(node).items()}  # type: ignore[misc]
+            found |= {(number, "card", card.name): card for card in cards}
+        return found
+    if isinstance(fact, PointToPoint):
+        return {(fact.metric, size): value for size, value in fact.rows}
+    if isinstance(fact, TrainingLog):
+        found = {("memory", item.rank): item for item in fact.memory}
+        for item in fact.iterations:
+            found[item.number, "time"] = item.time_s
+            found[item.number, "flops"] = item.flop_per_s_per_gpu
+            found[item.number, "batch"] = item.global_batch_size
+        return found | {("timer", name): values for name, *values in fact.timers}
+    if isinstance(fact, FrameworkSettings):
+        return {
+            **fact.training,
+            "degrees": (fact.tensor, fact.pipeline, fact.data),
+            "micro_batch": fact.micro_batch,
         }
     assert isinstance(fact, ImportedModel)
     return dict(fact.section)
@@ -226,9 +268,9 @@ def same(one: object, two: object) -> bool:
     return one == two
 
 
-def mutated(text: str, rng: Rng) -> tuple[str, list[Mutation]]:
+def mutated(text: str, rng: Rng, kind: str) -> tuple[str, list[Mutation]]:
     chosen = [MUTATIONS[int(index)] for index in rng.integers(0, len(MUTATIONS), int(rng.integers(1, 4)))]
-    if text.startswith("{"):  # JSON has no columns: this would only swap figures
+    if text.startswith("{") or kind in WITHOUT_COLUMNS:  # this would only swap figures
         chosen = [mutation for mutation in chosen if mutation is not swap_columns]
     # A cut comes last: what adds a line end after it would make a half figure look whole.
     chosen.sort(key=lambda mutation: mutation in CUTTING)
@@ -240,7 +282,7 @@ def mutated(text: str, rng: Rng) -> tuple[str, list[Mutation]]:
 def check(name: str, seed: int) -> bool:
     """One mutation of a sample. True if it was read, False if it was refused."""
     kind, text = KIND_OF_SAMPLE[name], sample(name)
-    damaged, chosen = mutated(text, np.random.default_rng([seed, len(text)]))
+    damaged, chosen = mutated(text, np.random.default_rng([seed, len(text)]), kind)
     label = f"{name}, seed {seed}: {', '.join(item.__name__ for item in chosen)}"
     with contextlib.suppress(InputError):
         registry.guess_kind(damaged, name)
@@ -262,10 +304,10 @@ def check(name: str, seed: int) -> bool:
         for key, value in figures(fact).items()
         if not _right(key, value, expected)
     }
-    if kind in ("megatron", "hf-config"):
+    if kind in SETTINGS:
         # Losing an argument or a key makes another, valid file: the framework's default is what it means.
         return True
-    if wrong and CUTTING & set(chosen):
+    if wrong and (CUTTING & set(chosen) or (kind == "nccl-topology" and lose_line in chosen)):
         # What is left of a last figure or word cannot be told from a whole one, so it has to be said.
         assert warnings_of(fact), f"{label}: {wrong}"
         return True

@@ -7,9 +7,12 @@ import pytest
 
 from pipette_milp.errors import InputError
 from pipette_milp.importers.huggingface import FAMILIES, import_config
+from pipette_milp.importers.huggingface_experts import EXPERT_FAMILIES
+from pipette_milp.importers.huggingface_experts import LATENT as LATENT_KINDS
 from pipette_milp.schema.model import ModelSection
 from pipette_milp.transformer import Transformer
 from tests.conftest import shared_data
+from tests.importer_samples import sample
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -114,8 +117,10 @@ def test_falcon_key_value_heads(changes: dict[str, Any], expected: int) -> None:
         ({"moe_intermediate_size": 1408}, "moe_intermediate_size"),
         ({"kv_lora_rank": 512}, "kv_lora_rank"),
         ({"q_lora_rank": 1536}, "q_lora_rank"),
-        ({"model_type": "mixtral"}, "model_type"),
-        ({"model_type": "qwen3_moe"}, "model_type"),
+        ({"model_type": "mixtral"}, "num_local_experts"),
+        ({"model_type": "qwen3_moe"}, "num_experts"),
+        ({"model_type": "deepseek_v3"}, "kv_lora_rank"),
+        ({"model_type": "other_moe"}, "model_type"),
         ({"model_type": "mamba2"}, "model_type"),
         ({"layer_types": ["linear_attention", "full_attention"]}, "layer_types"),
         ({"mlp_layer_types": ["dense", "sparse"]}, "mlp_layer_types"),
@@ -157,7 +162,11 @@ def test_values_are_taken_as_given_with_a_note_where_they_disagree() -> None:
 
 @pytest.mark.parametrize("kind", list(FAMILIES))
 def test_every_family_gives_a_valid_section(kind: str) -> None:
-    section = import_config({**LLAMA, "model_type": kind}).section
+    experts = EXPERTS if kind in EXPERT_FAMILIES else {}
+    latent = LATENT if kind in LATENT_KINDS else {}
+    section = import_config({**LLAMA, **experts, **latent, "model_type": kind}).section
+    assert ("moe" in section) == (kind in EXPERT_FAMILIES)
+    assert ("mla" in section) == (kind in LATENT_KINDS)
     ModelSection(name="m", sequence_length=128, **section)
 
 
@@ -165,23 +174,132 @@ def test_every_family_gives_a_valid_section(kind: str) -> None:
     ("file", "parameters"),
     [
         ("h01_llama31_405b.config.json", 405_853_388_800),
+        ("h02_deepseek_v3.config.json", 671_026_419_200),
         ("h04_gpt2_xl.config.json", 1_557_611_200),
         ("h11_llama32_1b_tied.config.json", 1_235_814_400),
     ],
 )
 def test_published_totals_of_field_cases(file: str, parameters: int) -> None:
     config = json.loads(shared_data(f"data/field_cases/{file}").read_text())
+    assert count(config) == parameters
+
+
+def count(config: dict[str, Any]) -> int:
     model = ModelSection(name="m", sequence_length=1024, **import_config(config).section)
-    assert Transformer(model).parameters == parameters
+    return Transformer(model).parameters
+
+
+# ---------------------------------------------------------------- experts and latent attention
+EXPERTS = {
+    "num_local_experts": 8,
+    "num_experts": 8,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "shared_expert_intermediate_size": 96,
+    "n_shared_experts": 2,
+    "first_k_dense_replace": 1,
+}
+LATENT = {"kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16}
+QWEN3_235B = {
+    "model_type": "qwen3_moe",
+    "hidden_size": 4096,
+    "num_hidden_layers": 94,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "intermediate_size": 12288,
+    "moe_intermediate_size": 1536,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "vocab_size": 151936,
+    "tie_word_embeddings": False,
+}
+MIXTRAL_8X7B = {
+    "model_type": "mixtral",
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "vocab_size": 32000,
+}
 
 
 @pytest.mark.parametrize(
-    ("file", "keys"),
+    ("config", "parameters"),
     [
-        ("h02_deepseek_v3.config.json", {"kv_lora_rank", "n_routed_experts"}),
-        ("h08_qwen15_moe_a27b.config.json", {"num_experts"}),
+        (QWEN3_235B, 235_093_634_560),
+        (MIXTRAL_8X7B, 46_702_792_704),
+        (json.loads(sample("models/deepseek-v2-lite.config.json")), 15_706_484_224),
+    ],
+    ids=["Qwen3-235B", "Mixtral-8x7B", "DeepSeek-V2-Lite"],
+)
+def test_published_totals_with_experts(config: dict[str, Any], parameters: int) -> None:
+    assert count(config) == parameters
+
+
+def moe(**changes: Any) -> dict[str, Any]:
+    kind = changes.pop("model_type", "qwen2_moe")
+    latent = LATENT if kind in LATENT_KINDS else {}
+    return import_config({**LLAMA, **EXPERTS, **latent, "model_type": kind, **changes}).section["moe"]
+
+
+def test_which_layers_have_experts() -> None:
+    """4 layers; Qwen counts from 1, DeepSeek from 0."""
+    assert "layers" not in moe(decoder_sparse_step=1)
+    assert moe(decoder_sparse_step=2)["layers"] == [0, 1, 0, 1]
+    assert moe(mlp_only_layers=[0, 1])["first_dense_layers"] == 2
+    assert moe(model_type="deepseek_v3")["first_dense_layers"] == 1
+    assert moe(model_type="deepseek_v3", moe_layer_freq=2)["layers"] == [0, 0, 1, 0]
+    listed = ["dense", "sparse", "dense", "sparse"]
+    assert moe(mlp_layer_types=listed, decoder_sparse_step=1)["layers"] == [0, 1, 0, 1]
+
+
+def test_a_shared_expert_is_a_width_or_a_count() -> None:
+    assert moe()["shared_ffn_hidden_size"] == 96
+    assert moe()["shared_expert_gate"] is True
+    assert moe(model_type="deepseek_v2")["shared_ffn_hidden_size"] == 2 * 64
+    assert moe(model_type="deepseek_v2", n_shared_experts=None)["shared_ffn_hidden_size"] == 0
+    assert "shared_ffn_hidden_size" not in moe(model_type="mixtral")
+    assert moe(model_type="mixtral")["ffn_hidden_size"] == LLAMA["intermediate_size"]
+
+
+def test_heads_of_latent_attention_are_no_groups() -> None:
+    section = import_config(
+        {**LLAMA, **EXPERTS, **LATENT, "model_type": "deepseek_v3", "num_key_value_heads": 2}
+    ).section
+    assert section["kv_heads"] == section["attention_heads"]
+    assert section["head_dim"] == 24
+    assert section["mla"] == LATENT
+
+
+def test_an_unused_width_may_be_zero() -> None:
+    config = {**LLAMA, **EXPERTS, "model_type": "qwen3_moe", "intermediate_size": 0}
+    assert import_config(config).section["ffn_hidden_size"] == 64
+    assert "intermediate_size" in problems({**config, "mlp_only_layers": [0]})
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"num_experts": "8"}, "num_experts"),
+        ({"num_experts": None}, "num_experts"),
+        ({"num_experts_per_tok": 9}, "num_experts_per_tok"),
+        ({"num_experts_per_tok": True}, "num_experts_per_tok"),
+        ({"decoder_sparse_step": 0}, "decoder_sparse_step"),
+        ({"mlp_only_layers": "1"}, "mlp_only_layers"),
+        ({"mlp_layer_types": ["sparse"]}, "mlp_layer_types"),
+        ({"mlp_layer_types": ["sparse", "odd", "dense", "dense"]}, "mlp_layer_types"),
+        ({"model_type": "deepseek_v2", "kv_lora_rank": None}, "kv_lora_rank"),
+        ({"model_type": "deepseek_v2", "q_lora_rank": -1}, "q_lora_rank"),
+        ({"model_type": "deepseek_v2", "first_k_dense_replace": None}, "first_k_dense_replace"),
     ],
 )
-def test_field_cases_that_are_not_dense(file: str, keys: set[str]) -> None:
-    config = json.loads(shared_data(f"data/field_cases/{file}").read_text())
-    assert keys <= set(problems(config))
+def test_experts_that_contradict_themselves(changes: dict[str, Any], key: str) -> None:
+    latent = LATENT if "model_type" in changes else {}
+    assert key in problems({**LLAMA, **EXPERTS, **latent, "model_type": "qwen2_moe", **changes})

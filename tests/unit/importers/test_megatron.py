@@ -207,7 +207,8 @@ def test_experts_and_latent_attention_are_kept_as_facts() -> None:
         "--num-layers 5 --hidden-size 64 --num-attention-heads 4 --num-experts 8 --moe-ffn-hidden-size 32 "
         '--moe-layer-freq "([0]*2+[1]*3)" --multi-latent-attention --q-lora-rank 16 --mtp-num-layers 1'
     )
-    assert run.model["moe"]["layers"] == [0, 0, 1, 1, 1]
+    assert run.model["moe"]["first_dense_layers"] == 2
+    assert "layers" not in run.model["moe"]
     assert run.model["mla"]["q_lora_rank"] == 16
     assert run.model["mtp_layers"] == 1
     with pytest.raises(InputError, match="lists 4 layers"):
