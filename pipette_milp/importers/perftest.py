@@ -158,7 +158,7 @@ def _check_columns(content: Text, names: list[str], rows: list[list[Cell]]) -> N
         InputError: iterations that are no whole number, a typical time outside its least and most, an average
             bandwidth above its peak.
     """
-    order = [name for name in ("t_min", "t_typical", "t_max") if name in names]
+    order: list[str] = [name for name in ("t_min", "t_typical", "t_max") if name in names]
     if "BW peak" in names:
         order = ["BW average", "BW peak"]
     columns = [read_numbers([row[names.index(name)] for row in rows], content) for name in order]
