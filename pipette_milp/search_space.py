@@ -66,6 +66,11 @@ def enumerate_space(costs: CostModel) -> SearchSpace:
     return space
 
 
+def legal_configurations(costs: CostModel) -> Iterator[Configuration]:
+    """One configuration of every legal family with its default layer split, whether it fits or not."""
+    yield from _configurations(costs, [])
+
+
 def _configurations(costs: CostModel, refusals: list[Refusal]) -> Iterator[Configuration]:
     instance, cluster = costs.instance, costs.cluster
     search = instance.search

@@ -13,7 +13,7 @@ from pipette_milp.experiments.engine import INTERRUPTED, STATUS
 from pipette_milp.experiments.log import Record
 from pipette_milp.schema.instance import Instance
 from pipette_milp.schema.result import SolveResult, Termination
-from pipette_milp.solvers import SOLVERS, solve
+from pipette_milp.solvers import SOLVERS, WITH_VARIANTS, solve
 
 MOST_TRACE_POINTS = 400
 """Points of the trace that are kept as they are; of a longer one only what moves incumbent or bound by at
@@ -128,7 +128,8 @@ def plan_runs(
     seeds = list(seeds)
     problems = []
     for name in solvers:
-        if name.partition(":")[0] not in SOLVERS:
+        stem, _, variant = name.partition(":")
+        if stem not in SOLVERS or (variant and stem not in WITH_VARIANTS):
             problems.append(f"there is no solver {name!r}; there are {', '.join(SOLVERS)}")
     hashes = [instance.sha256() for instance in instances]
     for what, values in (("solvers", solvers), ("seeds", seeds), ("instances", hashes)):

@@ -20,10 +20,23 @@ SOLVERS = {
     "greedy": "pipette_milp.solvers.heuristics:greedy",
     "local-search": "pipette_milp.solvers.heuristics:local_search",
     "annealing": "pipette_milp.solvers.heuristics:annealing",
+    "megatron-rule": "pipette_milp.baselines.solver:megatron_rule",
+    "amp": "pipette_milp.baselines.solver:amp",
+    "varuna": "pipette_milp.baselines.solver:varuna",
+    "pipette": "pipette_milp.baselines.solver:pipette",
+    "nemo-grid": "pipette_milp.baselines.solver:nemo_grid",
+    "random": "pipette_milp.baselines.solver:random",
 }
 """Name to ``module:attribute``, resolved on first use."""
+WITH_VARIANTS = {
+    "joint-milp": "NAME, another Pyomo solver",
+    "annealing": "as-published",
+    "amp": "as-published",
+    "pipette": "as-published",
+}
+"""Solvers whose name may go on after a colon, and what may stand there; they take it as second argument."""
 
-__all__ = ["SOLVERS", "solve"]
+__all__ = ["SOLVERS", "WITH_VARIANTS", "solve"]
 
 
 def __getattr__(name: str) -> object:

@@ -29,7 +29,7 @@ from pipette_milp.schema.result import (
     TracePoint,
 )
 from pipette_milp.search_space import SearchSpace, blocking_reason, enumerate_space
-from pipette_milp.solvers import SOLVERS
+from pipette_milp.solvers import SOLVERS, WITH_VARIANTS
 from pipette_milp.solvers.state import Limits, Listener, SearchState
 
 MODEL_ERROR = 0.05
@@ -55,7 +55,8 @@ def solve(
     """Find the best plan of an instance, with a lower bound where the solver proves one.
 
     Args:
-        solver: a name of `pipette_milp.solvers.SOLVERS`; ``joint-milp:NAME`` uses another Pyomo solver.
+        solver: a name of `pipette_milp.solvers.SOLVERS`; those of `WITH_VARIANTS` may go on after a colon
+            (``joint-milp:NAME`` uses another Pyomo solver, ``annealing:as-published`` the paper's walk).
         gap: stop once no plan can be faster by more than this share.
         threads: worker processes or solver threads; default: the machine's cores, at most `MOST_THREADS`.
         keep: how many of the best plans to report.
@@ -67,7 +68,7 @@ def solve(
         InputError: unknown solver, unmeasured links, or an instance the solver refuses.
     """
     name, _, option = solver.partition(":")
-    if name not in SOLVERS or (option and name != "joint-milp"):
+    if name not in SOLVERS or (option and name not in WITH_VARIANTS):
         raise InputError(f"there is no solver {solver!r}; there are {', '.join(SOLVERS)}", source="--solver")
     module, _, attribute = SOLVERS[name].partition(":")
     function: Callable[..., None] = getattr(import_module(module), attribute)
