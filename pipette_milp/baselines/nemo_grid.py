@@ -2,8 +2,8 @@
 
 The grid is the one of NVIDIA's auto configurator for GPT-3 models (``NVIDIA/NeMo-Framework-Launcher``,
 ``auto_configurator/autoconfig/training_config.py``, tables for 80 and 40 GB). The 80 GB table is the one for
-sequences of 2,048 tokens and serves other lengths too. Trials are our simulator in default rank order; a trial
-that runs out of memory drops out, as it does there. The table ends at 1,100 billion parameters.
+sequences of 2,048 tokens and serves other lengths too. Trials are our simulator in default rank order; a
+trial that runs out of memory drops out, as it does there. The table ends at 1,100 billion parameters.
 """
 
 from __future__ import annotations

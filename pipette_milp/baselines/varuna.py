@@ -2,8 +2,8 @@
 
 Pipeline and data parallelism only. For every number of stages that divides the layers the largest micro-batch
 is taken that the memory estimate allows; a simulation of the pipeline with one mean link speed and the
-all-reduce gives the time; the fastest depth wins. As in the code, the estimate holds weights, optimiser and the
-activations of *one* micro-batch, and compares with the whole capacity of the GPU: stashed inputs of the
+all-reduce gives the time; the fastest depth wins. As in the code, the estimate holds weights, optimiser and
+the activations of *one* micro-batch, and compares with the whole capacity of the GPU: stashed inputs of the
 micro-batches in flight, buffers and fragmentation are missing.
 
 Not Varuna: its own schedule (recomputation moved into gaps, backward first) is replaced by 1F1B with
