@@ -1,9 +1,9 @@
 """Published ways to choose a configuration, each with its own rule and cost model, judged by our simulator.
 
-A baseline is a function of a cost model and `pipette_milp.baselines.choices.Resources` that yields its choices,
-the one it would launch first at the head. It decides what its paper decides: degrees and
-micro-batch, for Pipette the placement too. What no paper decides is the same for all (`house_options`), and
-what they know as well: compute times come from the instance's cost model, as profiles would give them.
+A baseline is a function of a cost model and `pipette_milp.baselines.choices.Resources`. It yields choices,
+the one it would launch first at the head. It decides what its paper decides: degrees and micro-batch, for
+Pipette the placement too. What no paper decides is the same for all (`house_options`), and what they know as
+well: compute times come from the instance's cost model, as profiles would give them.
 """
 
 from __future__ import annotations

@@ -4,9 +4,11 @@ families."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
+from pipette_milp.errors import InputError
 from pipette_milp.solvers.annealing import anneal
 from pipette_milp.solvers.evaluation import Candidate, Evaluator
 from pipette_milp.solvers.greedy import starting_plan as construct
@@ -18,6 +20,7 @@ Improver = Callable[..., tuple[float, Candidate]]
 FAMILIES_IMPROVED = 12
 """Families with the best greedy plans that are improved, best first and round after round."""
 SLICE_ITERATIONS = 2_000
+AS_PUBLISHED = "as-published"
 
 
 def greedy(state: SearchState) -> None:
@@ -38,9 +41,21 @@ def local_search(state: SearchState) -> None:
     _improve(state, improve)
 
 
-def annealing(state: SearchState) -> None:
-    """Greedy, then simulated annealing on the best families in turn until a limit."""
-    _improve(state, anneal)
+def annealing(state: SearchState, variant: str = "") -> None:
+    """Greedy, then simulated annealing on the best families in turn until a limit.
+
+    Args:
+        variant: ``as-published`` for the walk of Pipette's code.
+
+    Raises:
+        InputError: another variant.
+    """
+    if variant not in ("", AS_PUBLISHED):
+        raise InputError(
+            f"there is no solver 'annealing:{variant}'; there are annealing and annealing:{AS_PUBLISHED}",
+            source="--solver",
+        )
+    _improve(state, partial(anneal, faithful=variant == AS_PUBLISHED))
 
 
 def _improve(state: SearchState, improver: Improver) -> None:

@@ -7,6 +7,7 @@ from functools import cache
 
 import pytest
 
+from pipette_milp.baselines import BASELINES
 from pipette_milp.errors import InputError
 from pipette_milp.schema.instance import Instance, load_instance
 from pipette_milp.schema.result import SolveResult, Termination
@@ -15,10 +16,14 @@ from pipette_milp.verify import verify
 from tests.conftest import INSTANCES
 from tests.instance_cases import instance
 
-HEURISTICS = ("greedy", "local-search", "annealing")
+PUBLISHED = tuple(BASELINES)
+HEURISTICS = ("greedy", "local-search", "annealing", *PUBLISHED)
 EXACT = tuple(name for name in SOLVERS if name not in HEURISTICS)
-LIMITED = tuple(name for name in SOLVERS if name != "exhaustive")
-"""Solvers that take an instance of any size."""
+ALL = (*EXACT, *HEURISTICS)
+LIMITED = tuple(
+    name for name in SOLVERS if name != "exhaustive" and (name not in PUBLISHED or name == "pipette")
+)
+"""Solvers that take an instance of any size, and of the published methods the one that searches."""
 SHORT_S = 2.0
 MUCH_S = 120.0
 """A time limit that no test here comes near."""
@@ -51,7 +56,20 @@ def run(name: str, iterations: int | None = None, seed: int = 0) -> SolveResult:
     )
 
 
-@pytest.mark.parametrize("name", SOLVERS)
+def test_every_solver_is_tested_here() -> None:
+    assert {name.partition(":")[0] for name in ALL} == set(SOLVERS)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_method_finds_a_plan_that_fits(name: str) -> None:
+    result = run(name, 40)
+    assert verify(tiny(), SolveResult.from_json(result.to_json())).failed == ()
+    assert result.solver == name
+    assert result.simulated_s is not None
+    assert best_s() * (1 - 1e-9) <= result.simulated_s
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name not in PUBLISHED])
 def test_finds_a_good_plan(name: str) -> None:
     result = run(name, None if name in EXACT else 40)
     assert verify(tiny(), SolveResult.from_json(result.to_json())).failed == ()
@@ -79,7 +97,7 @@ def test_a_heuristic_states_no_bound(name: str) -> None:
     assert result.termination == Termination.LIMIT
 
 
-@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize("name", ALL)
 def test_bound_never_falls_and_incumbent_never_rises(name: str) -> None:
     trace = run(name, None if name in EXACT else 40).trace
     bounds = [point.bound_s for point in trace if point.bound_s is not None]
@@ -91,7 +109,7 @@ def test_bound_never_falls_and_incumbent_never_rises(name: str) -> None:
     assert times == sorted(times)
 
 
-@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize("name", ALL)
 def test_iteration_limit(name: str) -> None:
     """One iteration proves no optimum here, and fewer iterations never give a better plan."""
     few, many = run(name, 1), run(name, 20)
@@ -123,7 +141,7 @@ def test_same_seed_same_plan(name: str) -> None:
     assert again.simulated_s == first.simulated_s
 
 
-@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize("name", ALL)
 def test_infeasible_for_memory(name: str) -> None:
     small = instance({"cluster/gpu_types/gpu/memory": "2 GiB"})
     result = solve(small, solver=name, threads=1, time_limit_s=MUCH_S)
@@ -133,7 +151,7 @@ def test_infeasible_for_memory(name: str) -> None:
     assert "memory" in result.warnings[0].lower()
 
 
-@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize("name", ALL)
 def test_infeasible_for_the_batch(name: str) -> None:
     odd = instance(training={"global_batch_size": 3}, search={"fix": {"data": 2}})
     result = solve(odd, solver=name, threads=1, time_limit_s=MUCH_S)
@@ -141,7 +159,9 @@ def test_infeasible_for_the_batch(name: str) -> None:
     assert "batch" in result.warnings[0]
 
 
-@pytest.mark.parametrize("name", ["simplex", "", "greedy:fast", "exhaustive:all"])
+@pytest.mark.parametrize(
+    "name", ["simplex", "", "greedy:fast", "exhaustive:all", "annealing:slow", "amp:new", "pipette:new"]
+)
 def test_unknown_solver(name: str) -> None:
     with pytest.raises(InputError, match="there is no solver"):
         solve(tiny(), solver=name)
