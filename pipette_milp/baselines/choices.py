@@ -63,9 +63,9 @@ def judge(costs: CostModel, choice: Choice) -> Judged:
     """Simulated seconds and memory of a choice."""
     tables = costs.tables(choice.configuration)
     layers = np.array(choice.configuration.layers_per_stage, dtype=np.int64)
-    simulated_s = Evaluator(tables).simulated_s(Candidate(layers, choice.node_of_cell))
-    fits = bool(np.all(stage_memory_bytes(tables, layers) <= tables.memory_usable_bytes))
-    return Judged(choice, simulated_s, fits)
+    evaluator = Evaluator(tables)
+    simulated_s = evaluator.simulated_s(Candidate(layers, choice.node_of_cell))
+    return Judged(choice, simulated_s, evaluator.fits(layers, choice.node_of_cell))
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def house_options(costs: CostModel) -> dict[str, object]:
 
 def options(costs: CostModel, **changes: object) -> list[Option]:
     """All legal configurations with the house options, the largest data degree for each pipeline and tensor
-    degree, one virtual stage, the first global batch.
+    degree, one virtual stage, the first global batch, the least context and expert degrees.
 
     Args:
         changes: house options that a method decides otherwise, where the instance allows it.
@@ -165,10 +165,12 @@ def options(costs: CostModel, **changes: object) -> list[Option]:
         degrees = configuration.pipeline, configuration.tensor
         largest[degrees] = max(largest.get(degrees, 0), configuration.data)
         found.append(configuration)
+    least = min(((one.context, one.expert) for one in found), default=None)
     return [
         Option(costs, configuration)
         for configuration in found
         if configuration.data == largest[configuration.pipeline, configuration.tensor]
+        and (configuration.context, configuration.expert) == least
     ]
 
 

@@ -149,7 +149,7 @@ def _rank(costs: CostModel, resources: Resources, *, as_published: bool) -> Iter
     waiting: list[tuple[float, int, Choice | None]] = []
     candidates: list[tuple[Option, LatencyModel]] = []
     for option in options(costs):
-        limit = soft_limit_bytes(costs) if as_published else costs.usable_memory_bytes
+        limit = soft_limit_bytes(costs) if as_published else float(costs.usable_bytes_of_type.min())
         if considered(option) and float(option.memory_bytes.max()) <= limit:
             model = latency_model(option, as_published=as_published)
             heapq.heappush(waiting, (model.floor_s(), len(candidates), None))
@@ -172,6 +172,7 @@ def considered(option: Option) -> bool:
     gpus = cluster.gpus_per_node
     return (
         option.even
+        and configuration.context == 1
         and bool(np.all(gpus == gpus[0]))
         and int(gpus[0]) % configuration.tensor == 0
         and cluster.num_nodes % configuration.pipeline == 0

@@ -13,7 +13,9 @@ micro-batches.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 
@@ -63,9 +65,11 @@ def estimated_bytes(option: Option) -> float:
     """The fullest stage with one micro-batch in flight and nothing but the model's own tensors."""
     configuration = option.configuration
     one = InFlight(1, 0)
+    kinds = option.costs.transformer.layer_kinds
+    ends = np.concatenate([[0], np.cumsum(option.layers)])
     stages = [
-        option.costs.memory.stage(configuration, int(layers), float(layers), one, stage=stage)
-        for stage, layers in enumerate(option.layers)
+        option.costs.memory.stage(configuration, Counter(kinds[low:high]), one, stage=stage)
+        for stage, (low, high) in enumerate(pairwise(ends))
     ]
     return max(
         stage.weights_bytes + stage.gradients_bytes + stage.optimizer_bytes + stage.activations_bytes

@@ -292,7 +292,7 @@ def test_best_first_gives_the_order_of_annealing_everything(monkeypatch: pytest.
     assert predicted == sorted(predicted, key=lambda value: value or 0.0)
     wanted = [
         o for o in options(large())
-        if pipette.considered(o) and o.memory_bytes.max() <= large().usable_memory_bytes
+        if pipette.considered(o) and o.memory_bytes.max() <= large().usable_bytes_of_type[0]
     ]  # fmt: skip
     assert len(ranked) == len(wanted)
 
