@@ -13,17 +13,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipette_milp.arrays import Array, IntArray
 from pipette_milp.cost.placement import stage_times
 from pipette_milp.cost.tables import CostTables
 from pipette_milp.simulator import PathCounts, path_counts_batch
+from pipette_milp.solvers.contents import Contents, TooManyPatternsError, node_contents
 from pipette_milp.solvers.evaluation import Evaluator, balanced_split
 from pipette_milp.solvers.group_links import Group
 from pipette_milp.solvers.groups import one_group
 from pipette_milp.solvers.highs import NOTHING, SAFETY, Solved
 from pipette_milp.solvers.pattern_model import PatternModel, Relaxed
-from pipette_milp.solvers.patterns import Prices, TooManyPatternsError, useful_contents
+from pipette_milp.solvers.patterns import Prices, useful_contents
 from pipette_milp.solvers.relaxed import BestLinks, best_hop_s, best_ring_s, tail_floor_s
 from pipette_milp.solvers.split_model import SplitModel
 from pipette_milp.solvers.time_unit import in_unit
@@ -33,6 +35,8 @@ VIOLATION = 1e-6
 MOST_ROUNDS = 25
 """Rounds of cuts per phase; the last model still is a relaxation, so stopping early costs only strength."""
 MIP_GAP = 1e-4
+MOST_WHOLE = 4_000
+"""Contents per group that an integer model is built with: a few seconds of HiGHS per solve on one core."""
 ROUNDING = 1e-9
 """Layers that a quotient of times may be off by."""
 
@@ -258,52 +262,42 @@ def _bound_in_unit(
     if not groups or search.late or not opened:
         return search.answer(opened)
     try:
-        contents = _union([useful_contents(split, groups, one.prices, ceiling_s) for one in opened])
+        listed = {group.slots: node_contents(tables, group.slots) for group in groups}
+        useful = useful_contents(split, groups, listed, [one.prices for one in opened], ceiling_s)
     except TooManyPatternsError:
         return search.answer(opened)
+    if not _enough(useful):
+        return closed
     # what one group of nodes leaves out is out for every finer partition, at a fraction of its cost
     coarse = one_group(tables)
-    for partition in [coarse, groups] if len(groups) > len(coarse) else [groups]:
-        if partition is coarse:
-            listed_of = [
-                np.unique(
-                    np.concatenate(
-                        [c for g, c in zip(groups, contents, strict=True) if g.slots == one.slots]
-                    ),
-                    axis=0,
-                )
-                for one in coarse
-            ]
-        else:
-            listed_of = contents
-        if any(len(listed) == 0 for listed in listed_of):
-            return closed
-        model = PatternModel(tables, ceiling_s, low, high, partition, listed_of)
-        cuts.repeat(model)
-        model.repeat_pairs(search.met)
-        opened = search.relax_all(model, [one.branch for one in opened])
+    if len(groups) > len(coarse):
+        together = [_any_of(useful, groups, one.slots) for one in coarse]
+        opened = search.relax_contents((low, high), coarse, listed, together, opened)
         if search.late or not opened:
             return search.answer(opened)
-        search.met = model.met
-        if partition is coarse:
-            left = _union([one.contents for one in opened])
-            of_slots = {group.slots: listed for group, listed in zip(coarse, left, strict=True)}
-            contents = [
-                _common(listed, of_slots[group.slots]) for group, listed in zip(groups, contents, strict=True)
-            ]
-    return search.minimise_all(opened, groups)
+        left = dict(zip([one.slots for one in coarse], _union(opened), strict=True))
+        useful = [kept & left[group.slots] for group, kept in zip(groups, useful, strict=True)]
+        if not _enough(useful):
+            return closed
+    opened = search.relax_contents((low, high), groups, listed, useful, opened)
+    if search.late or not opened:
+        return search.answer(opened)
+    return search.minimise_all(opened, groups, listed)
 
 
-def _union(per_branch: list[list[IntArray]]) -> list[IntArray]:
+def _any_of(useful: list[NDArray[np.bool_]], groups: list[Group], slots: int) -> NDArray[np.bool_]:
+    """What any group of nodes with these slots can hold."""
+    return np.any([kept for group, kept in zip(groups, useful, strict=True) if group.slots == slots], axis=0)
+
+
+def _enough(useful: list[NDArray[np.bool_]]) -> bool:
+    """Whether every group has something its nodes can hold."""
+    return all(bool(kept.any()) for kept in useful)
+
+
+def _union(opened: list[_Open]) -> list[NDArray[np.bool_]]:
     """Per group the contents that any branch needs."""
-    return [np.unique(np.concatenate(group), axis=0) for group in zip(*per_branch, strict=True)]
-
-
-def _common(listed: IntArray, others: IntArray) -> IntArray:
-    """Rows of ``listed`` that are in ``others`` too."""
-    known = {row.tobytes() for row in np.ascontiguousarray(others)}
-    kept = [row.tobytes() in known for row in np.ascontiguousarray(listed)]
-    return listed[np.array(kept, dtype=bool)]
+    return [np.any(group, axis=0) for group in zip(*(one.useful for one in opened), strict=True)]
 
 
 @dataclass(frozen=True)
@@ -313,8 +307,9 @@ class _Open:
     bound_s: float
     branch: Branch
     prices: Prices
-    contents: list[IntArray]
-    """Per group those that reduced costs leave, from the pattern model's relaxation."""
+    useful: list[NDArray[np.bool_]]
+    """Per group the contents of its kind of node that reduced costs leave, from the pattern model's
+    relaxation."""
 
 
 class _Search:
@@ -365,9 +360,35 @@ class _Search:
             prices = Prices.of(model, solved) or Prices.free(model, bound)
             if timed:
                 prices = self.timed(model, branch, prices)
-            contents = model.affordable(solved, self.ceiling_s) if isinstance(model, PatternModel) else []
-            opened.append(_Open(bound, branch, prices, contents))
+            useful = model.affordable(solved, self.ceiling_s) if isinstance(model, PatternModel) else []
+            opened.append(_Open(bound, branch, prices, useful))
         return opened
+
+    def relax_contents(
+        self,
+        layers: tuple[IntArray, IntArray],
+        groups: list[Group],
+        listed: dict[int, Contents],
+        useful: list[NDArray[np.bool_]],
+        branches: list[_Open],
+    ) -> list[_Open]:
+        """`relax_all` of the pattern model over the useful ones of the contents listed by slots."""
+        positions = [np.flatnonzero(kept) for kept in useful]
+        chosen = [listed[group.slots].chosen(one) for group, one in zip(groups, positions, strict=True)]
+        model = PatternModel(self.cuts.tables, self.ceiling_s, *layers, groups, chosen, priced=True)
+        self.cuts.repeat(model)
+        model.repeat_pairs(self.met)
+        opened = self.relax_all(model, [one.branch for one in branches])
+        self.met = model.met
+        found = []
+        for one in opened:
+            kept = []
+            for group, position, mask in zip(groups, positions, one.useful, strict=True):
+                among_all = np.zeros(len(listed[group.slots]), dtype=bool)
+                among_all[position[mask]] = True
+                kept.append(among_all)
+            found.append(replace(one, useful=kept))
+        return found
 
     def most_layers(self, model: SplitModel, low: IntArray, high: IntArray) -> IntArray:
         """[V] the most layers each virtual stage can have in a plan below the ceiling, by the relaxation."""
@@ -383,7 +404,9 @@ class _Search:
                 tight[j] -= 1
         return tight
 
-    def minimise_all(self, opened: list[_Open], groups: list[Group]) -> FamilyBound:
+    def minimise_all(
+        self, opened: list[_Open], groups: list[Group], listed: dict[int, Contents]
+    ) -> FamilyBound:
         """Whole layers and contents, the lowest branch first; the best solution found on the way."""
         tables = self.cuts.tables
         left = sorted(opened, key=lambda one: one.bound_s)
@@ -396,10 +419,16 @@ class _Search:
                 self.late = True
                 done.append(one)
                 continue
-            branch, contents = one.branch, one.contents
-            if any(len(listed) == 0 for listed in contents):
+            branch = one.branch
+            if not _enough(one.useful):
                 self.proven[branch.key] = self.ceiling_s  # there is nothing a node could hold
                 continue
+            if max(kept.sum() for kept in one.useful) > MOST_WHOLE:
+                done.append(one)
+                continue
+            contents = [
+                listed[group.slots].chosen(kept) for group, kept in zip(groups, one.useful, strict=True)
+            ]
             model = PatternModel(tables, self.ceiling_s, branch.low, branch.high, groups, contents)
             self.cuts.repeat(model)
             model.repeat_pairs(self.met)
@@ -419,7 +448,7 @@ class _Search:
                 value = float(solved.x[model.total])
                 if best is None or value < best[0]:
                     best = value, model.read(solved.x)
-            done.append(_Open(bound, branch, one.prices, contents))
+            done.append(replace(one, bound_s=bound))
         return self.answer(done, best[1] if best is not None else None)
 
     def _rounds(
@@ -437,6 +466,8 @@ class _Search:
             if latest.infeasible:
                 return self.ceiling_s, latest
             bound_s = min(self.ceiling_s, max(bound_s, latest.bound))
+            if bound_s >= self.ceiling_s:
+                return self.ceiling_s, latest
             if latest.x is None:
                 self.late = True
                 break

@@ -47,6 +47,18 @@ class GroupLinks:
         self.local = np.array([tables.local_bytes_per_s[group.nodes].max() for group in groups])
         self.local_latency = np.array([tables.local_latency_s[group.nodes].min() for group in groups])
 
+    def of_group(self, g: int) -> tuple[float, ...]:
+        """All figures that `shared_s` and a card's load depend on: equal for groups that look alike from
+        outside."""
+        return (
+            float(self.pair[g, :].max()),
+            float(self.pair[:, g].max()),
+            float(min(self.latency[g, :].min(), self.latency[:, g].min())),
+            float(self.egress[g]),
+            float(self.ingress[g]),
+            float(self.card[g]),
+        )
+
     def local_s(self, g: int, sent: float) -> float:
         """A hop inside a node of g."""
         return float(self.local_latency[g] + sent / self.local[g])

@@ -97,6 +97,47 @@ class Model:
         self._rows.append((at_least, at_most, indices[kept], values[kept]))
         return len(self._rows) - 1
 
+    def columns_in_rows(
+        self,
+        rows: Sequence[tuple[int, Array]],
+        count: int,
+        lower: float,
+        upper: float,
+        *,
+        integer: bool = False,
+    ) -> IntArray:
+        """Add ``count`` equal variables to rows that are there already; returns their indices.
+
+        Args:
+            rows: (row, [count] coefficients).
+        """
+        added = self.columns(count, lower, upper, integer=integer)
+        passed = [(row, values) for row, values in rows if row < self._relaxation_rows]
+        for row, values in rows:
+            low, high, indices, old = self._rows[row]
+            kept = values != 0.0
+            self._rows[row] = (
+                low,
+                high,
+                np.concatenate([indices, added[kept]]),
+                np.concatenate([old, values[kept]]),
+            )
+        if self._relaxation is not None:
+            matrix = np.array([values for _, values in passed]).reshape(len(passed), count).T
+            number = np.array([row for row, _ in passed], dtype=np.int32)
+            column, entry = np.nonzero(matrix)
+            self._relaxation.addCols(
+                count,
+                np.zeros(count),
+                np.full(count, lower),
+                np.full(count, upper),
+                len(entry),
+                np.searchsorted(column, np.arange(count)).astype(np.int32),
+                number[entry],
+                matrix[column, entry],
+            )
+        return added
+
     def relax(self, *, time_limit_s: float) -> Solved:
         """Minimise without integrality; a later call goes on from the basis of the one before."""
         import highspy

@@ -35,10 +35,11 @@ import numpy as np
 
 from pipette_milp.arrays import Array, IntArray
 from pipette_milp.cost.tables import CostTables
+from pipette_milp.solvers.content_columns import MISSING_COST, Coefficient, ContentColumns, of_group
+from pipette_milp.solvers.contents import Contents
 from pipette_milp.solvers.group_links import Group, GroupLinks
-from pipette_milp.solvers.highs import INFINITY, Solved
+from pipette_milp.solvers.highs import INFINITY
 from pipette_milp.solvers.relaxed import best_embedding_s, crossing_s
-from pipette_milp.solvers.split_model import SplitModel
 
 CARD_TOLERANCE = 1e-5
 """Share of T by which a card must be short to be added exactly."""
@@ -76,12 +77,13 @@ class Relaxed:
     """(group, content [p], number of nodes)"""
 
 
-class PatternModel(SplitModel):
+class PatternModel(ContentColumns):
     """Build once per family and set of groups, then add cuts until they hold.
 
     Args:
         groups: a partition of the nodes, equal slots inside each.
-        contents: per group [P, p] what a node of it may hold.
+        listed: per group what a node of it may hold.
+        priced: see `ContentColumns`.
     """
 
     def __init__(
@@ -91,12 +93,12 @@ class PatternModel(SplitModel):
         low: IntArray,
         high: IntArray,
         groups: list[Group],
-        contents: list[IntArray],
+        listed: list[Contents],
+        *,
+        priced: bool = False,
     ) -> None:
-        super().__init__(tables, ceiling_s, low, high)
-        self.groups = groups
+        super().__init__(tables, ceiling_s, low, high, groups, listed, priced=priced)
         self.links = GroupLinks(tables, groups)
-        self.contents = contents
         self._pairs_left: dict[tuple[int, int], _Pair] = {}
         self.met: list[tuple[int, int]] = []
         """Pairs of stages whose rows a solution needed, in that order."""
@@ -120,21 +122,22 @@ class PatternModel(SplitModel):
     # ------------------------------------------------------------------ 5
     def _contents(self) -> None:
         tables = self.tables
-        self.count = [self.columns(len(c), 0.0, float(len(g.nodes)), integer=True) for c, g in self._pairs()]
         self.cells = np.zeros((tables.pipeline, len(self.groups)), dtype=np.int64)
         for g, group in enumerate(self.groups):
             number = float(len(group.nodes))
-            self.row([], [(self.count[g], np.ones(len(self.count[g])))], at_least=number, at_most=number)
+            idle = [(self.column(0.0, number), 1.0)] if self.priced else []
+            one_each = of_group(g, lambda held, _: np.ones(len(held)))
+            self.content_row(idle, (0, 0), one_each, at_least=number, at_most=number)
             for s in range(tables.pipeline):
                 room = float(min(tables.data, len(group.nodes) * group.slots))
                 self.cells[s, g] = cells = self.column(0.0, room)
-                held = self.contents[g][:, s].astype(float)
-                self.row([(cells, -1.0)], [(self.count[g], held)], at_least=0.0, at_most=0.0)
+                terms = [(cells, -1.0)]
+                if self.priced:
+                    terms.append((self.column(0.0, room, cost=MISSING_COST), 1.0))
+                held = of_group(g, lambda held, _: held.astype(float))
+                self.content_row(terms, (s, s), held, at_least=0.0, at_most=0.0)
         for s in range(tables.pipeline):
             self.row([(x, 1.0) for x in self.cells[s]], at_least=tables.data, at_most=tables.data)
-
-    def _pairs(self) -> list[tuple[IntArray, Group]]:
-        return list(zip(self.contents, self.groups, strict=True))
 
     # ------------------------------------------------------------------ 6
     def _boundary(self, j: int) -> None:
@@ -145,9 +148,9 @@ class PatternModel(SplitModel):
         size, data = len(self.groups), float(tables.data)
         inside = self.columns(size, 0.0, data)
         flow = np.array([self.columns(size, 0.0, data) for _ in range(size)])
-        kept = [np.minimum(c[:, source], c[:, target]).astype(float) for c in self.contents]
         for g in range(size):
-            self.row([(int(inside[g]), -1.0)], [(self.count[g], kept[g])], at_least=0.0)
+            kept = of_group(g, lambda one, other: np.minimum(one, other).astype(float))
+            self.content_row([(int(inside[g]), -1.0)], (source, target), kept, at_least=0.0)
             leaving = [(int(flow[g, h]), 1.0) for h in range(size)]
             entering = [(int(flow[h, g]), 1.0) for h in range(size)]
             self.row([*leaving, (int(self.cells[source, g]), -1.0)], at_least=0.0, at_most=0.0)
@@ -166,20 +169,24 @@ class PatternModel(SplitModel):
             self.row(terms, at_least=0.0)
             # by node: all flows that leave (enter) a node share its card
             for outgoing in (True, False):
-                many = []
-                for g, content in enumerate(self.contents):
-                    near = content[:, source if outgoing else target]
-                    crossing = near - kept[g].astype(np.int64)
-                    sends = outgoing != reverse
-                    each = np.array(
-                        [
-                            k * (links.shared_s(g, sent, k, sends=sends) + gather)
-                            for k in range(int(crossing.max(initial=0)) + 1)
-                        ]
-                    )
-                    cost_s = each[crossing] + kept[g] * (links.cheapest_s(g, sent) + gather)
-                    many.append((self.count[g], -cost_s))
-                self.row([(int(column), data)], many, at_least=0.0)
+                sends = outgoing != reverse
+                ends = (source, target) if outgoing else (target, source)
+                self.content_row([(int(column), data)], ends, self._shared_hops(sends=sends), at_least=0.0)
+
+    def _shared_hops(self, *, sends: bool) -> Coefficient:
+        """Minus the seconds of all hops between a node's cells of one stage and the other stage, those that
+        cross the node's border sharing its card."""
+        links, sent, gather = self.links, self.tables.hop_bytes, self.tables.hop_gather_s
+
+        def minus_s(g: int, near: IntArray, far: IntArray) -> Array:
+            kept = np.minimum(near, far)
+            crossing = near - kept
+            each = [
+                k * (links.shared_s(g, sent, k, sends=sends) + gather) for k in range(int(crossing.max()) + 1)
+            ]
+            return -(np.array(each)[crossing] + kept * (links.cheapest_s(g, sent) + gather))
+
+        return minus_s
 
     # ------------------------------------------------------------------ 7
     def _spread_ring(self, s: int) -> None:
@@ -188,11 +195,9 @@ class PatternModel(SplitModel):
         if math.ceil(tables.data / self.best.most_slots) > 1:
             return  # always so: the own-ring row says it
         spread = self.column(0.0, 1.0, integer=True)
-        whole = [
-            (self.count[g], (content[:, s] == tables.data).astype(float))
-            for g, content in enumerate(self.contents)
-        ]
-        self.row([(spread, 1.0)], whole, at_least=1.0)
+        self.content_row(
+            [(spread, 1.0)], (s, s), lambda _, held, __: (held == tables.data).astype(float), at_least=1.0
+        )
         self.load_row(s, self.across_rate, (s,), unless=[(spread, 1.0)])
 
     def _mean_card(self, s: int) -> None:
@@ -238,10 +243,11 @@ class PatternModel(SplitModel):
             return 0
         tables = self.tables
         shares = np.zeros((tables.pipeline, tables.pipeline))
-        for g, content in enumerate(self.contents):
-            partial = ((content > 0) & (content < tables.data)).astype(float)
-            number = x[self.count[g]]
-            shares += (content * partial * number[:, None]).T @ partial / tables.data
+        for columns, content in zip(self.count, self.contents, strict=True):
+            used = np.flatnonzero(x[columns] > 0.0)
+            one = content.chosen(used)
+            cells = one.held * one.partial * x[columns[used], None]
+            shares += cells.T @ one.partial / tables.data
         layers = x[self.layers].reshape(-1, tables.pipeline).sum(axis=0)
         added = 0
         for (s, r), pair in list(self._pairs_left.items()):
@@ -263,12 +269,13 @@ class PatternModel(SplitModel):
     def _add_pair(self, pair: _Pair) -> None:
         self.met.append((pair.stage, pair.other))
         tables, data = self.tables, float(self.tables.data)
-        many = []
-        for g, content in enumerate(self.contents):
-            ends = content[:, [pair.stage, pair.other]]
-            both = (ends > 0).all(axis=1) & (ends < tables.data).all(axis=1)
-            many.append((self.count[g], np.where(both, content[:, pair.stage] / data, 0.0)))
-        self.row([(pair.share, -1.0)], many, at_least=0.0, at_most=0.0)
+
+        def met(_: int, one: IntArray, other: IntArray) -> Array:
+            both = (one < tables.data) & (other > 0) & (other < tables.data)
+            return np.where(both, one / data, 0.0)
+
+        ends = (pair.stage, pair.other)
+        self.content_row([(pair.share, -1.0)], ends, met, at_least=0.0, at_most=0.0)
         layers = [(int(j), -pair.per_layer_s) for j in self.layers[pair.other :: tables.pipeline]]
         self.row([(pair.product, 1.0), (pair.share, -pair.low_s)], at_least=0.0)
         self.row(
@@ -286,16 +293,15 @@ class PatternModel(SplitModel):
         extra = np.sort(self.base.bytes_extra[others])
         before = None
         for k in range(2, min(self.best.most_slots, tables.pipeline) + 1):
-            many, met = [], False
-            for g, content in enumerate(self.contents):
-                partial = (content > 0) & (content < tables.data)
-                shared = partial[:, s] & (partial.sum(axis=1) >= k)
-                met = met or bool(shared.any())
-                many.append((self.count[g], np.where(shared, content[:, s], 0).astype(float)))
-            if not met:
+
+            def shared(_: int, held: IntArray, rings: IntArray, k: int = k) -> Array:
+                return np.where((held < tables.data) & (rings >= k), held, 0).astype(float)
+
+            ends = (s, tables.pipeline)
+            if not any(one.look_up(ends, shared(g, *one.grid())).any() for g, one in enumerate(self.listed)):
                 break
             shares = self.column(0.0, 1.0, integer=True)
-            self.row([(shares, -float(tables.data))], many, at_most=0.0)
+            self.content_row([(shares, -float(tables.data))], ends, shared, at_most=0.0)
             if before is not None:
                 self.row([(before, 1.0), (shares, -1.0)], at_least=0.0)
             before = shares
@@ -323,8 +329,8 @@ class PatternModel(SplitModel):
         tolerance = CARD_TOLERANCE * float(x[self.total])
         for g, columns in enumerate(self.count):
             for i in np.flatnonzero(np.round(x[columns])):
-                content = self.contents[g][i]
-                rings = tuple(int(r) for r in np.flatnonzero((content > 0) & (content < tables.data)))
+                content = self.contents[g].chosen(np.array([i]))
+                rings = tuple(int(r) for r in np.flatnonzero(content.partial[0]))
                 needed = tables.tensor * float(sent[list(rings)].sum()) / float(self.links.card[g])
                 for s in rings:
                     if needed > float(x[self.load[s]]) + tolerance and (s, g, rings) not in self._known_cards:
@@ -336,9 +342,10 @@ class PatternModel(SplitModel):
         self._known_cards.add((s, g, rings))
         tables = self.tables
         present = self.column(0.0, 1.0, integer=True)
+
         content = self.contents[g]
-        having = np.all((content[:, list(rings)] > 0) & (content[:, list(rings)] < tables.data), axis=1)
-        cells = np.where(having, content[:, s], 0).astype(float)
+        having = content.partial[:, list(rings)].all(axis=1)
+        cells = np.where(having, content.held[:, s], 0).astype(float)
         self.row([(present, -float(tables.data))], [(self.count[g], cells)], at_most=0.0)
         per_byte = tables.tensor / float(self.links.card[g])
         extra = float(self.base.bytes_extra[list(rings)].sum())
@@ -386,27 +393,27 @@ class PatternModel(SplitModel):
 
         # a pair on two nodes
         apart = self.column(0.0, 1.0, integer=True)
-        together = [
-            (self.count[g], np.minimum(content[:, 0], content[:, last]).astype(float))
-            for g, content in enumerate(self.contents)
-        ]
-        self.row([(apart, data)], together, at_least=data)
+        self.content_row(
+            [(apart, data)],
+            (0, last),
+            lambda _, one, other: np.minimum(one, other).astype(float),
+            at_least=data,
+        )
         if tables.num_nodes > 1:
             at_least(crossing_s(tables, self.best, sent) + latency, apart)
         # cards that several such pairs share
-        loads = []
-        for g, content in enumerate(self.contents):
-            crossing = np.abs(content[:, 0] - content[:, last])
-            table = [
-                links.shared_s(g, sent, k, sends=None) + latency
-                for k in range(int(crossing.max(initial=0)) + 1)
-            ]
-            loads.append(np.where(crossing > 0, np.array(table)[crossing], 0.0))
-        levels = np.unique(np.concatenate(loads))
+        shares = []
+        for g, one in enumerate(self.listed):
+            each = [links.shared_s(g, sent, k, sends=None) + latency for k in range(1, one.slots + 1)]
+            shares.append(np.array([0.0, *each]))
+        levels = np.unique(np.concatenate(shares))
         for value in levels[levels > floor]:
             loaded = self.column(0.0, 1.0, integer=True)
-            heavy = [(self.count[g], (load >= value).astype(float)) for g, load in enumerate(loads)]
-            self.row([(loaded, -float(tables.num_nodes))], heavy, at_most=0.0)
+
+            def heavy(g: int, one: IntArray, other: IntArray, value: float = value) -> Array:
+                return (shares[g][np.abs(one - other)] >= value).astype(float)
+
+            self.content_row([(loaded, -float(tables.num_nodes))], (0, last), heavy, at_most=0.0)
             at_least(float(value), loaded)
         # a pair in two groups
         if len(self.groups) > 1:
@@ -419,21 +426,11 @@ class PatternModel(SplitModel):
             at_least(links.best_between_groups_s(sent) + latency, far)
 
     # ------------------------------------------------------------ solution
-    def affordable(self, solved: Solved, ceiling_s: float) -> list[IntArray]:
-        """Per group the contents that one node can have in a plan below the ceiling, by their reduced
-        costs."""
-        if solved.column_duals is None:
-            return self.contents
-        kept = []
-        for g, columns in enumerate(self.count):
-            lift = np.maximum(0.0, solved.column_duals[columns])
-            kept.append(self.contents[g][solved.bound + lift <= ceiling_s])
-        return kept
-
     def read(self, x: Array) -> Relaxed:
         """An integer solution in the terms of placement."""
         contents = []
         for g, columns in enumerate(self.count):
             numbers = np.round(x[columns]).astype(np.int64)
-            contents += [(g, self.contents[g][i], int(numbers[i])) for i in np.flatnonzero(numbers)]
+            held = self.contents[g].held.astype(np.int64)
+            contents += [(g, held[i], int(numbers[i])) for i in np.flatnonzero(numbers)]
         return Relaxed(self.layers_of(x), contents)

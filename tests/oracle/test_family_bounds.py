@@ -15,6 +15,8 @@ from pipette_milp.arrays import IntArray
 from pipette_milp.cost.tables import CostTables
 from pipette_milp.formulations.cuts import PathCut
 from pipette_milp.simulator import PathCounts
+from pipette_milp.solvers import content_columns
+from pipette_milp.solvers.contents import Contents, node_contents
 from pipette_milp.solvers.evaluation import Evaluator
 from pipette_milp.solvers.family_bound import (
     Branch,
@@ -76,6 +78,14 @@ SHARED_SHAPES = (
 )
 
 
+@pytest.fixture(autouse=True)
+def _few_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiny nodes have few contents; they are priced in all the same."""
+    monkeypatch.setattr(content_columns, "ALL_AT_ONCE", 2)
+    monkeypatch.setattr(content_columns, "FIRST", 2)
+    monkeypatch.setattr(content_columns, "ENTERING", 1)
+
+
 def random_partition(tables: CostTables, rng: np.random.Generator) -> list[Group]:
     """Any groups of nodes of equal room."""
     groups = []
@@ -125,7 +135,7 @@ def check_answer(
 
 def check_contents(tables: CostTables, best: Optimum, groups: list[Group]) -> None:
     """What the nodes of the best plan hold passes the filters of a ceiling just above it."""
-    ceiling_s = best.simulated_s * 1.001
+    tables, ceiling_s = in_unit(tables, best.simulated_s), 1.001
     kept = tightened_layers(tables, ceiling_s)
     assert kept is not None
     layers = np.array(best.layers)
@@ -135,12 +145,20 @@ def check_contents(tables: CostTables, best: Optimum, groups: list[Group]) -> No
     solved = relaxed(split, cuts, branch)
     prices = Prices.of(split, solved)
     assert prices is not None
-    useful = useful_contents(split, groups, prices, ceiling_s)
-    check_held(best, tables, groups, useful)
-    model = PatternModel(tables, ceiling_s, *kept, groups, useful)
-    solved = relaxed(model, cuts, branch)
-    assert solved.bound <= best.simulated_s
-    check_held(best, tables, groups, model.affordable(solved, ceiling_s))
+    listed = {group.slots: node_contents(tables, group.slots) for group in groups}
+    masks = useful_contents(split, groups, listed, [prices], ceiling_s)
+    useful = [listed[group.slots].chosen(mask) for group, mask in zip(groups, masks, strict=True)]
+    check_held(best, groups, useful)
+    bounds = []
+    for priced in (False, True):
+        model = PatternModel(tables, ceiling_s, *kept, groups, useful, priced=priced)
+        solved = relaxed(model, cuts, branch)
+        assert solved.bound <= 1.0
+        affordable = model.affordable(solved, ceiling_s)
+        check_held(best, groups, [one.chosen(mask) for one, mask in zip(useful, affordable, strict=True)])
+        bounds.append(solved.bound)
+    # columns priced in one after the other end where all columns at once do, or at the ceiling
+    assert bounds[1] == pytest.approx(bounds[0], rel=1e-5) or min(bounds) >= ceiling_s * (1 - 1e-5)
 
 
 def relaxed(model: SplitModel, cuts: list[PathCut], branch: Branch) -> Solved:
@@ -153,9 +171,9 @@ def relaxed(model: SplitModel, cuts: list[PathCut], branch: Branch) -> Solved:
     return solved
 
 
-def check_held(best: Optimum, tables: CostTables, groups: list[Group], contents: list[IntArray]) -> None:
+def check_held(best: Optimum, groups: list[Group], contents: list[Contents]) -> None:
     for group, listed in zip(groups, contents, strict=True):
-        known = {tuple(int(count) for count in row) for row in listed}
+        known = {tuple(int(count) for count in row) for row in listed.held}
         for node in group.nodes:
             held = tuple(stage.count(int(node)) for stage in best.placement)
             assert held in known, (group, held)
