@@ -152,7 +152,7 @@ class ContentColumns(SplitModel):
             if solved.infeasible:
                 return solved
             if solved.row_duals is None:
-                return latest
+                return self._with_all_columns(latest)
             reduced = self.reduced_costs(solved.row_duals)
             least = [min(0.0, float(one.min(initial=0.0))) for one in reduced]
             missing = sum(len(group.nodes) * value for group, value in zip(self.groups, least, strict=True))
@@ -165,6 +165,13 @@ class ContentColumns(SplitModel):
                 return latest
             if not sum(self._enter(g, one) for g, one in enumerate(reduced)):
                 return latest  # the solver's tolerance is coarser than that of the prices
+
+    def _with_all_columns(self, solved: Solved) -> Solved:
+        """A solution from before the last columns came: they are not in it."""
+        if solved.x is None:
+            return solved
+        missing = self.num_columns - len(solved.x)
+        return replace(solved, x=np.concatenate([solved.x, np.zeros(missing)]))
 
     def _enter(self, g: int, reduced: Array) -> int:
         """The contents of a group that the relaxation misses most, and the best one of every stage; how many

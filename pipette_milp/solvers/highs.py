@@ -23,6 +23,12 @@ SAFETY = 1e-6
 to about one."""
 
 
+MOST_ITERATIONS_PER_ROW = 3
+"""Simplex iterations from the last basis, in rows, after which a relaxation is solved from scratch. Measured:
+mostly fewer than one per row, but now and then the clean-up at the optimum cycles for 17,000 iterations on
+1,600 rows that presolve and 1,600 iterations solve in 0.2 s."""
+
+
 @dataclass(frozen=True)
 class Solved:
     """What HiGHS answered."""
@@ -51,6 +57,7 @@ class Model:
         self._rows: list[tuple[float, float, IntArray, Array]] = []
         self._relaxation: Any = None
         self._relaxation_rows = 0
+        self._relaxation_solves = 0
 
     def column(self, lower: float, upper: float, *, cost: float = 0.0, integer: bool = False) -> int:
         """Add a variable; returns its index."""
@@ -63,6 +70,10 @@ class Model:
     def columns(self, count: int, lower: float, upper: float, *, integer: bool = False) -> IntArray:
         """Add ``count`` equal variables; returns their indices."""
         return np.array([self.column(lower, upper, integer=integer) for _ in range(count)], dtype=np.int64)
+
+    @property
+    def num_columns(self) -> int:
+        return len(self._lower)
 
     def column_lower(self, index: int) -> float:
         """Lower bound of a variable."""
@@ -147,14 +158,18 @@ class Model:
             # measured on pattern models of 1,300 rows and 4,600 columns: 0.8 s without, 1.5 to 3 s with
             self._relaxation.setOptionValue("presolve", "off")
             self._relaxation_rows = len(self._rows)
+            self._relaxation_solves = 0
         self._pass_new_rows()
         highs = self._relaxation
+        if self._relaxation_solves:
+            highs.setOptionValue("simplex_iteration_limit", MOST_ITERATIONS_PER_ROW * len(self._rows))
+        self._relaxation_solves += 1
         # HiGHS counts the time of all runs of one object
         highs.setOptionValue("time_limit", highs.getRunTime() + max(0.01, time_limit_s))
         highs.run()
         status = highs.getModelStatus()
-        if status == highspy.HighsModelStatus.kUnknown:
-            # numerical trouble on the way from the last basis: once more from scratch, presolved
+        if status in (highspy.HighsModelStatus.kUnknown, highspy.HighsModelStatus.kIterationLimit):
+            # trouble on the way from the last basis: once more from scratch, presolved
             highs = self._relaxation = self._pass(highspy, integer=False)
             highs.setOptionValue("time_limit", max(0.01, time_limit_s))
             highs.run()
