@@ -32,6 +32,6 @@ def two_types(changes: dict[str, Any] | None = None, **sections: Any) -> CostMod
     ]
     types = {
         "gpu": {"memory": "79.1 GiB", "peak_flops": {"bf16": "312 TFLOP/s"}, "memory_bandwidth": "2039 GB/s"},
-        "old": SLOW,
+        "old": dict(SLOW),
     }
     return costs({"cluster/nodes": nodes, "cluster/gpu_types": types, **(changes or {})}, **sections)

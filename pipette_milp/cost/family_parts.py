@@ -126,7 +126,8 @@ def _cell_ring_is_linear(parts: FamilyParts, costs: CostModel) -> bool:
     """Whether a scale-up port inside a cell can never be what slows a ring down.
 
     On one node the tables count scale-up ports in full. Elsewhere a ring that leaves its node is slower on
-    its network ports if these are slow enough, and it leaves its node if no node has room for all replicas.
+    its network ports, or on the cards that the rings of all tensor ranks share, if these are slow enough; and
+    it leaves its node if no node has room for all replicas.
     """
     c, cluster = parts.configuration, costs.cluster
     if c.data == 1:
@@ -134,8 +135,9 @@ def _cell_ring_is_linear(parts: FamilyParts, costs: CostModel) -> bool:
     if not parts.replicas.split:
         return True
     most = int((cluster.gpus_per_node // c.cell_size).max())
-    slow = float(cluster.local_bytes_per_s.min()) >= c.context * most * cluster.port_bytes_per_s
-    return c.data > most and slow
+    by_port = float(cluster.local_bytes_per_s.min()) >= c.context * most * cluster.port_bytes_per_s
+    by_card = bool(np.all(c.tensor * cluster.local_bytes_per_s >= cluster.egress_bytes_per_s))
+    return c.data > most and (by_port or by_card)
 
 
 def _per_parameter(parts: FamilyParts, passes: int, element_bytes: float) -> float:

@@ -42,7 +42,7 @@ def placement_durations(tables: CostTables, layers: IntArray, node_of_cell: IntA
         hop_forward_s=hop_forward,
         hop_backward_s=hop_backward,
         gradient_sync_s=exposed_sync_s(
-            tables, ring_times(tables, tables.sync, stage_layers, node_of_cell), layers
+            tables, ring_times(tables, tables.sync, stage_layers, node_of_cell), layers, node_of_cell
         ),
         embedding_sync_s=embedding_time(tables, node_of_cell),
         optimizer_s=tables.optimizer_layer_s * stage_layers + tables.optimizer_extra_s,
@@ -96,7 +96,7 @@ def _detailed(tables: CostTables, detail: Detail, layers: IntArray, node_of_cell
         weight_gradient_s=tasks[..., 2] if separate else None,
         hop_forward_s=hop_forward,
         hop_backward_s=hop_backward,
-        gradient_sync_s=_exposed(sync, tables.sync_buckets, float(tasks[0, :, 1].min())),
+        gradient_sync_s=_exposed(tables, sync, float(tasks[0, :, 1].min()), node_of_cell),
         embedding_sync_s=embedding_time(tables, node_of_cell),
         optimizer_s=step[types, np.arange(pipeline)[:, None]].max(axis=1),
         parameter_gather_s=gather,
@@ -140,23 +140,32 @@ def stage_times(tables: CostTables, layers: IntArray) -> tuple[Array, Array, Arr
     return forward, backward, tables.weight_gradient_layer_s * layers + tables.weight_gradient_extra_s
 
 
-def exposed_sync_s(tables: CostTables, ring_s: Array, layers: IntArray) -> Array:
+def exposed_sync_s(tables: CostTables, ring_s: Array, layers: IntArray, node_of_cell: IntArray) -> Array:
     """[p] exposed part of the gradient synchronisation.
 
     With overlap only stage 0 has buckets: ``k`` equal ones, bucket ``i`` ready after the share ``i/k`` of the
     last backward, reduced one after another, so the end is the later of "the last one starts on time" and
-    "all of them back to back from the first one on".
+    "all of them back to back from the first one on". Each has a latency of its own.
     """
     backward = tables.backward_layer_s * layers[0] + tables.backward_extra_s[0]
-    return _exposed(ring_s, tables.sync_buckets, float(backward))
+    return _exposed(tables, ring_s, float(backward), node_of_cell)
 
 
-def _exposed(ring_s: Array, buckets: int, backward_s: float) -> Array:
-    if buckets == 1:
+def _exposed(tables: CostTables, ring_s: Array, backward_s: float, node_of_cell: IntArray) -> Array:
+    buckets = tables.sync_buckets
+    if buckets == 1 or ring_s[0] == 0:
         return ring_s
     exposed = ring_s.copy()
-    exposed[0] = max(ring_s[0] / buckets, ring_s[0] - backward_s * (buckets - 1) / buckets)
+    whole = ring_s[0] + (buckets - 1) * ring_latency_s(tables.sync, node_of_cell[0])
+    exposed[0] = max(whole / buckets, whole - backward_s * (buckets - 1) / buckets)
     return exposed
+
+
+def ring_latency_s(ring: Ring, nodes: IntArray) -> float:
+    """Latency of one ring over cells on ``nodes`` [d]."""
+    members, distinct = len(nodes), len(np.unique(nodes))
+    steps_s = (distinct - 1) * ring.latency_per_node_step_s
+    return ring.latency_s + (steps_s + (members - distinct) * ring.latency_per_local_step_s)
 
 
 def hop_times(tables: CostTables, node_of_cell: IntArray) -> tuple[Array, Array]:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipette_milp.errors import IllegalConfigurationError, Problem
+from pipette_milp.exporters.megatron_experts import expert_arguments, latent_attention_arguments
 from pipette_milp.exporters.megatron_split import split_arguments
 from pipette_milp.importers.megatron_split import micro_batch_problem
 from pipette_milp.schema.instance import Instance
@@ -92,16 +93,21 @@ def megatron_arguments(instance: Instance, configuration: Configuration) -> Mega
         degrees.append(f"--context-parallel-size {configuration.context}")
     if configuration.sequence_parallel and configuration.tensor > 1:
         degrees.append("--sequence-parallel")
-    order = rank_order_argument(configuration.rank_order, configuration.pipeline)
+    order = rank_order_argument(configuration.rank_order, configuration.pipeline, configuration.expert)
     if order is not None:
         degrees.append(order)
     if interleaved and configuration.pipeline_transfers == "exchange":
         degrees.append("--no-overlap-p2p-communication")
     per_stage = ",".join(map(str, configuration.layers_per_stage))
+    context = " * context" if configuration.context > 1 else ""
     groups = [
-        ("shape of the model; name your tokenizer and data as well", _shape(model)),
         (
-            f"degrees; data parallelism is WORLD_SIZE / (tensor * pipeline) = {configuration.data}",
+            "shape of the model; name your tokenizer and data as well",
+            (*_shape(model), *latent_attention_arguments(model)),
+        ),
+        ("experts, and the ranks that share them", expert_arguments(model, configuration.expert)),
+        (
+            f"degrees; data parallelism is WORLD_SIZE / (tensor{context} * pipeline) = {configuration.data}",
             tuple(degrees),
         ),
         (f"layers per virtual stage: {per_stage}", split),
@@ -152,7 +158,7 @@ def refusals(model: ModelSection, training: TrainingSection, configuration: Conf
         refuse("pipeline_transfers", "Megatron-LM's 1F1B schedule does not overlap transfers: only exchange")
     if model.attention_heads % tensor:
         refuse("tensor", f"{model.attention_heads} heads do not divide by {tensor}")
-    elif model.kv_heads % tensor and tensor % model.kv_heads:
+    elif model.mla is None and model.kv_heads % tensor and tensor % model.kv_heads:
         refuse(
             "tensor", f"{model.kv_heads} query groups and tensor degree {tensor}: one must divide the other"
         )
@@ -204,14 +210,14 @@ def _shape(model: ModelSection) -> tuple[str, ...]:
         f"--hidden-size {model.hidden_size}",
         f"--ffn-hidden-size {model.ffn_hidden_size}",
         f"--num-attention-heads {model.attention_heads}",
-        f"--kv-channels {model.head_dim}",
+        *(() if model.mla is not None else (f"--kv-channels {model.head_dim}",)),
         f"--seq-length {model.sequence_length}",
         f"--max-position-embeddings {max(model.sequence_length, model.max_positions)}",
         f"--vocab-size {model.vocab_size}",
         f"--position-embedding-type {_POSITIONS[model.position_embedding]}",
         f"--normalization {_NORMS[model.normalization]}",
     ]
-    if model.kv_heads != model.attention_heads:
+    if model.kv_heads != model.attention_heads and model.mla is None:
         arguments += ["--group-query-attention", f"--num-query-groups {model.kv_heads}"]
     switches = (
         (model.gated_mlp, "--swiglu"),

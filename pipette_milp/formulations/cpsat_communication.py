@@ -255,8 +255,12 @@ def sync_overlap(part: CpSatFamily) -> None:
     # multiplied by the number of buckets: whole coefficients
     hidden = [(part.layers[0], tables.backward_layer_s), (part.use, float(tables.backward_extra_s[0]))]
     ceiling = sum((part.ticks(seconds) + 1) * variable for variable, seconds in hidden)
-    part.model.add(buckets * part.exposed_sync >= part.sync[0] - buckets + 1)
-    part.model.add(buckets * part.exposed_sync >= buckets * part.sync[0] - (buckets - 1) * ceiling)
+    # every bucket has its own latency
+    whole = part.sync[0]
+    if "sync" in part.family.rings:
+        whole = whole + (buckets - 1) * part.ring_latency("sync", 0)
+    part.model.add(buckets * part.exposed_sync >= whole - buckets + 1)
+    part.model.add(buckets * part.exposed_sync >= buckets * whole - (buckets - 1) * ceiling)
 
 
 def embedding_arcs(part: CpSatFamily) -> None:

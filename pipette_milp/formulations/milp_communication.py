@@ -290,8 +290,12 @@ def sync_overlap(part: MilpFamily) -> None:
         part.seconds(tables.backward_layer_s) * block.layers[0]
         + part.seconds(tables.backward_extra_s[0]) * block.use
     )
-    rows.add(block.exposed_sync >= block.sync[0] / buckets)
-    rows.add(block.exposed_sync >= block.sync[0] - (buckets - 1) / buckets * backward)
+    # every bucket has its own latency
+    whole = block.sync[0]
+    if "sync" in part.family.rings:
+        whole = whole + (buckets - 1) * part.ring_latency("sync", 0)
+    rows.add(block.exposed_sync >= whole / buckets)
+    rows.add(block.exposed_sync >= whole - (buckets - 1) / buckets * backward)
 
 
 def embedding_arcs(part: MilpFamily) -> None:

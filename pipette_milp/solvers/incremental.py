@@ -347,8 +347,8 @@ def add_rings(f: Figures, work: Scratch, layers: IntArray, ring: int, times: Arr
             f.ring_bytes_per_layer[ring] * layers_of_stage(f.pipeline, layers, s)
             + f.ring_bytes_extra[ring, s]
         )
-        time = f.ring_latency_s[ring, 0]
-        time += (m - 1) * f.ring_latency_s[ring, 1] + (f.data - m) * f.ring_latency_s[ring, 2]
+        latency = f.ring_latency_s[ring, 0]
+        latency += (m - 1) * f.ring_latency_s[ring, 1] + (f.data - m) * f.ring_latency_s[ring, 2]
         slowest = work.uplink_ring_s[s]
         for i in range(m):
             a = work.order[s, i]
@@ -360,10 +360,11 @@ def add_rings(f: Figures, work: Scratch, layers: IntArray, ring: int, times: Arr
                 slowest = max(slowest, work.pair_load[a, b] / f.pair[a, b])
                 slowest = max(slowest, work.egress_load[a] / f.egress[a])
                 slowest = max(slowest, work.ingress_load[b] / f.ingress[b])
-        time += slowest
+        time = latency + slowest
         if ring == 0 and s == 0 and f.sync_buckets > 1:
             backward = f.layer_s[1] * layers[0] + f.extra_s[1, 0]
             hidden = backward * (f.sync_buckets - 1) / f.sync_buckets
+            time += (f.sync_buckets - 1) * latency
             time = max(time / f.sync_buckets, time - hidden)
         times[s] += time
         total += time

@@ -163,7 +163,11 @@ def evaluate_durations(tables: CostTables, layers: tuple[int, ...], placement: P
     sync = ring_times(tables, tables.sync, stage_layers, placement)
     if tables.sync_buckets > 1:
         backward_0 = tables.backward_layer_s * layers[0] + tables.backward_extra_s[0]
-        k = tables.sync_buckets
+        k, m = tables.sync_buckets, len(set(placement[0]))
+        if d > 1 and (tables.sync.bytes_per_layer > 0 or tables.sync.bytes_extra.any()):
+            steps = (m - 1) * tables.sync.latency_per_node_step_s
+            steps += (d - m) * tables.sync.latency_per_local_step_s
+            sync[0] += (k - 1) * (tables.sync.latency_s + steps)  # every bucket has its own latency
         sync[0] = max(sync[0] / k, sync[0] - backward_0 * (k - 1) / k)
     gather = (
         ring_times(tables, tables.gather, stage_layers, placement) if tables.gather_exposed else [0.0] * p

@@ -200,10 +200,25 @@ def test_one_replica_synchronises_nothing() -> None:
 def test_overlap_exposes_the_last_bucket_of_stage_0_only() -> None:
     """Four buckets of 2 s; the last backward takes 4 s, or 100 s."""
     layers = np.array([1, 5])
-    short = tables(2, 2, 2, sync_buckets=4, backward_layer_s=4.0, backward_extra_s=np.zeros(2))
-    assert exposed_sync_s(short, np.array([8.0, 8.0]), layers).tolist() == [8.0 - 3.0, 8.0]
+    apart = np.array([[0, 1], [0, 1]])
+    quiet = Ring(0.0, np.zeros(2), 0.0, 0.0, 0.0)
+    short = tables(2, 2, 2, sync_buckets=4, backward_layer_s=4.0, backward_extra_s=np.zeros(2), sync=quiet)
+    assert exposed_sync_s(short, np.array([8.0, 8.0]), layers, apart).tolist() == [8.0 - 3.0, 8.0]
     long = dataclasses.replace(short, backward_layer_s=100.0)
-    assert exposed_sync_s(long, np.array([8.0, 8.0]), layers).tolist() == [2.0, 8.0]
+    assert exposed_sync_s(long, np.array([8.0, 8.0]), layers, apart).tolist() == [2.0, 8.0]
+
+
+def test_every_bucket_has_a_latency_of_its_own() -> None:
+    """8 s of one collective: 1 + 0.5 of latency and 6.5 of transfer; four of them take 4 x 1.5 + 6.5."""
+    layers, whole = np.array([1, 5]), np.array([8.0, 8.0])
+    ring = Ring(0.0, np.zeros(2), 1.0, 0.5, 0.25)
+    options = {"sync_buckets": 4, "backward_extra_s": np.zeros(2), "sync": ring}
+    apart, together = np.array([[0, 1], [0, 1]]), np.array([[0, 0], [1, 1]])
+    short = tables(2, 2, 2, backward_layer_s=4.0, **options)
+    assert exposed_sync_s(short, whole, layers, apart).tolist() == [12.5 - 3.0, 8.0]
+    long = dataclasses.replace(short, backward_layer_s=100.0)
+    assert exposed_sync_s(long, whole, layers, apart).tolist() == [12.5 / 4, 8.0]
+    assert exposed_sync_s(long, whole, layers, together).tolist() == [(8.0 + 3 * 1.25) / 4, 8.0]
 
 
 # ---------------------------------------------------------------- embedding
