@@ -62,7 +62,7 @@ def gpu_placement_durations(
         weight_gradient_s=weight,
         hop_forward_s=hop_forward,
         hop_backward_s=hop_backward,
-        gradient_sync_s=exposed_sync_s(tables, sync_s, layers),
+        gradient_sync_s=exposed_sync_s(tables, sync_s, layers, nodes),
         embedding_sync_s=_embedding_s(tables, level, nodes, gpus_of_cell, best.embedding_sync_s),
         parameter_gather_s=gather,
     )
