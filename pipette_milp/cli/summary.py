@@ -15,6 +15,7 @@ from pipette_milp.schema.result import RankedPlan, SolveResult, Termination
 from pipette_milp.schema.wording import (
     describe_configuration,
     faster,
+    gpus_in_use,
     peak_memory,
     percent,
     proof,
@@ -91,11 +92,10 @@ def _print_rows(out: Any, rows: list[tuple[str, str]]) -> None:
 
 
 def _headline(instance: Instance, result: SolveResult) -> str:
-    nodes = instance.cluster.nodes
-    gpus = instance.cluster.num_gpus - len(instance.cluster.excluded_gpu_ids())
+    nodes = len(instance.cluster.nodes)
     return (
-        f"{instance.name}: {instance.model.name}, {gpus} x {nodes[0].gpu_type} on {len(nodes)} "
-        f"{'node' if len(nodes) == 1 else 'nodes'}, {result.links} links"
+        f"{instance.name}: {instance.model.name}, {gpus_in_use(instance)} on {nodes} "
+        f"{'node' if nodes == 1 else 'nodes'}, {result.links} links"
     )
 
 

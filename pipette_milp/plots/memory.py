@@ -49,10 +49,19 @@ def memory(result: SolveResult | RankedPlan, *, axes: Axes | None = None) -> Fig
             range(len(stages)), sizes, 0.7, lefts, color=color, hatch=pattern, edgecolor=INK, linewidth=0.4
         )
         lefts = [left + size for left, size in zip(lefts, sizes, strict=True)]
-    capacity = max(stage.capacity_bytes for stage in stages) / GIB
-    usable = max(stage.usable_bytes for stage in stages) / GIB
-    axes.axvline(usable, color=RED, linestyle="--", linewidth=1.2)
-    axes.axvline(capacity, color=INK, linewidth=1.2)
+    limits = []
+    for label, color, dashes, sizes in (
+        ("usable", RED, "--", [stage.usable_bytes / GIB for stage in stages]),
+        ("capacity", INK, "-", [stage.capacity_bytes / GIB for stage in stages]),
+    ):
+        # a line for each stage: nodes may have GPUs of several types
+        rows = range(len(stages))
+        axes.vlines(sizes, [row - 0.5 for row in rows], [row + 0.5 for row in rows], color, dashes, lw=1.2)
+        known = sorted({f"{size:.3g}" for size in sizes}, key=float)
+        limits.append(
+            Line2D([], [], color=color, linestyle=dashes, label=f"{label}, {' or '.join(known)} GiB")
+        )
+    widest = max(stage.capacity_bytes for stage in stages) / GIB
     step = -(-len(stages) // MOST_LABELLED)
     axes.set_yticks(range(0, len(stages), step), [f"stage {stage}" for stage in range(0, len(stages), step)])
     if step == 1:
@@ -69,18 +78,14 @@ def memory(result: SolveResult | RankedPlan, *, axes: Axes | None = None) -> Fig
                 bbox={"facecolor": "#ffffff", "edgecolor": "none", "pad": 0.4, "alpha": 0.8},
             )
     axes.set_ylim(len(stages) - 0.45, -0.55)
-    axes.set_xlim(0.0, max(capacity, *lefts) * 1.06)
+    axes.set_xlim(0.0, max(widest, *lefts) * 1.06)
     axes.set_xlabel("GiB on the fullest GPU of the stage")
     title_of(axes, "Memory" if result.memory.fits else "Memory: does not fit")
     patches = [
         Patch(facecolor=color, hatch=pattern, edgecolor=INK, linewidth=0.4, label=name)
         for name, (color, pattern) in LOOKS.items()
     ]
-    lines = [
-        Line2D([], [], color=RED, linestyle="--", label=f"usable, {usable:.3g} GiB"),
-        Line2D([], [], color=INK, label=f"capacity, {capacity:.3g} GiB"),
-    ]
-    legend_below(axes, [*patches, *lines])
+    legend_below(axes, [*patches, *limits])
     bare(axes, "top", "right")
     return figure
 

@@ -14,6 +14,7 @@ from pipette_milp.schema.result import RankedPlan, SolveResult, Termination
 from pipette_milp.schema.wording import (
     describe_configuration,
     faster,
+    gpus_in_use,
     peak_memory,
     percent,
     proof,
@@ -46,11 +47,10 @@ class Competitor:
 
 def headline(instance: Instance, result: SolveResult) -> str:
     """Model, GPUs and nodes."""
-    nodes = instance.cluster.nodes
-    gpus = instance.cluster.num_gpus - len(instance.cluster.excluded_gpu_ids())
+    nodes = len(instance.cluster.nodes)
     return (
-        f"{instance.model.name} on {gpus:,} x {nodes[0].gpu_type}, {len(nodes):,} "
-        f"{'node' if len(nodes) == 1 else 'nodes'}, {result.links} links"
+        f"{instance.model.name} on {gpus_in_use(instance)}, {nodes:,} {'node' if nodes == 1 else 'nodes'}, "
+        f"{result.links} links"
     )
 
 
@@ -105,9 +105,12 @@ def plan_rows(instance: Instance, configuration: Configuration) -> Rows:
         ("Sequence parallel", "yes" if configuration.sequence_parallel else "no"),
         ("Sharded over data", configuration.data_sharding),
         ("Gradients", configuration.gradient_dtype),
+        ("Overlap", _overlap(configuration)),
     ]
     if configuration.context > 1:
         rows.insert(2, ("Context degree", str(configuration.context)))
+    if configuration.expert > 1:
+        rows.insert(3, ("Expert degree", str(configuration.expert)))
     if configuration.virtual_stages > 1:
         rows.insert(1, ("Virtual stages per rank", str(configuration.virtual_stages)))
     return rows
@@ -290,14 +293,30 @@ def provenance_rows(instance: Instance, result: SolveResult) -> Rows:
     return rows
 
 
+def _overlap(configuration: Configuration) -> str:
+    overlap = configuration.overlap
+    parts = [
+        name
+        for name, hidden in (
+            ("gradient reduction", overlap.gradient_reduce),
+            ("parameter gather", overlap.parameter_gather),
+        )
+        if hidden
+    ]
+    if overlap.tensor > 0.0:
+        parts.append(f"{percent(overlap.tensor, 0)} of tensor communication")
+    return ", ".join(parts) or "none"
+
+
 def _plain(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _degrees(configuration: Configuration) -> str:
     text = f"pipeline {configuration.pipeline}, tensor {configuration.tensor}, data {configuration.data}"
-    if configuration.context > 1:
-        text += f", context {configuration.context}"
+    for name in ("context", "expert"):
+        if getattr(configuration, name) > 1:
+            text += f", {name} {getattr(configuration, name)}"
     return f"{text}, micro-batch {configuration.micro_batch}"
 
 

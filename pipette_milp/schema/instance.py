@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, JsonValue, ValidationError, model_validator
 
@@ -24,6 +24,11 @@ from pipette_milp.schema.strict import (
     validation_problems,
 )
 from pipette_milp.schema.training import TrainingSection
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from pipette_milp.schema.frames import InstanceTable
 
 SECTIONS: dict[str, type[FrozenModel]] = {
     "model": ModelSection,
@@ -77,6 +82,25 @@ class Instance(FrozenModel):
         if self.cluster.network.rails is not None:
             found.append("cluster.network.rails is not modelled: any card reaches any card")
         return found
+
+    def to_pandas(self, table: InstanceTable = "nodes") -> pd.DataFrame:
+        """A table of the instance.
+
+        Args:
+            table: ``nodes`` (GPU type, GPUs, how many of them are excluded, first GPU id of each node) or
+                ``links`` (row = sender, column = receiver, bytes/s of the node pair, nan = not measured).
+
+        Raises:
+            InputError: no such table.
+        """
+        from pipette_milp.schema.frames import instance_frame
+
+        return instance_frame(self, table)
+
+    def _repr_html_(self) -> str:
+        from pipette_milp.schema.display import instance_html
+
+        return instance_html(self)
 
     def missing_pairs(self) -> list[tuple[str, str]]:
         """(sender, receiver) names of node pairs in use whose bandwidth was not measured."""

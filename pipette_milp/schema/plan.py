@@ -5,9 +5,12 @@ Field names are those of the files (contract: "Result JSON"), units are in the n
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, computed_field, field_validator, model_validator
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Recompute = Literal["none", "selective", "full"]
 DataSharding = Literal["none", "optimizer", "gradients", "parameters"]
@@ -165,3 +168,14 @@ class Plan(FrozenModel):
 
     configuration: Configuration
     placement: Placement
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A row for each rank: stage, replica, index inside the group, global GPU id."""
+        from pipette_milp.schema.frames import plan_frame
+
+        return plan_frame(self)
+
+    def _repr_html_(self) -> str:
+        from pipette_milp.schema.display import plan_html
+
+        return plan_html(self)

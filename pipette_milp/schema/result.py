@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, ValidationError, model_validator
 
@@ -28,6 +28,11 @@ from pipette_milp.schema.strict import (
     validate,
     validation_problems,
 )
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from pipette_milp.schema.frames import ResultTable
 
 OPTIMAL_GAP = 1e-5
 """Largest gap that is called OPTIMAL."""
@@ -193,6 +198,25 @@ class SolveResult(FrozenModel):
     def to_json(self) -> str:
         """Text of the result file."""
         return dump_json(self.model_dump(mode="json"))
+
+    def to_pandas(self, table: ResultTable = "plans") -> pd.DataFrame:
+        """A table of the result.
+
+        Args:
+            table: ``plans`` (the best ones), ``configurations`` (what became of each), ``memory`` (by stage)
+                or ``trace`` (incumbent and bound over time).
+
+        Raises:
+            InputError: no such table.
+        """
+        from pipette_milp.schema.frames import result_frame
+
+        return result_frame(self, table)
+
+    def _repr_html_(self) -> str:
+        from pipette_milp.schema.display import result_html
+
+        return result_html(self)
 
     @classmethod
     def from_json(cls, text: str, source: str = "") -> SolveResult:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipette_milp.schema.evaluation import Memory, Throughput
 from pipette_milp.schema.plan import Configuration
 from pipette_milp.schema.result import RankedPlan, SolveResult, Termination
 from pipette_milp.units import Dimension, format_quantity
+
+if TYPE_CHECKING:
+    from pipette_milp.schema.instance import Instance
 
 PARTS = {
     "compute_s": "compute",
@@ -32,10 +35,14 @@ def describe_configuration(configuration: Configuration, *, degrees: bool = True
     """One line: degrees, micro-batch, schedule and options."""
     parts = []
     if degrees:
+        context = f" x context {configuration.context}" if configuration.context > 1 else ""
         parts.append(
-            f"pipeline {configuration.pipeline} x tensor {configuration.tensor} x data {configuration.data}, "
-            f"micro-batch {configuration.micro_batch} ({configuration.num_micro_batches} per replica)"
+            f"pipeline {configuration.pipeline} x tensor {configuration.tensor}{context} x data "
+            f"{configuration.data}, micro-batch {configuration.micro_batch} "
+            f"({configuration.num_micro_batches} per replica)"
         )
+        if configuration.expert > 1:
+            parts.append(f"expert {configuration.expert}")
     if configuration.pipeline > 1:
         chunks = f" with {configuration.virtual_stages} chunks" if configuration.virtual_stages > 1 else ""
         parts.append(configuration.schedule + chunks)
@@ -46,6 +53,17 @@ def describe_configuration(configuration: Configuration, *, degrees: bool = True
     if configuration.data_sharding != "none":
         parts.append(f"sharded {configuration.data_sharding}")
     return ", ".join(parts) or "no options"
+
+
+def gpus_in_use(instance: Instance) -> str:
+    """Number and type of the GPUs that are not excluded: ``64 x A100-SXM4-80GB, 64 x V100-SXM2-32GB``."""
+    excluded = instance.cluster.excluded_gpu_ids()
+    counts: Counter[str] = Counter()
+    first = 0
+    for node in instance.cluster.nodes:
+        counts[node.gpu_type] += sum(gpu not in excluded for gpu in range(first, first + node.gpus))
+        first += node.gpus
+    return ", ".join(f"{count:,} x {name}" for name, count in counts.items() if count)
 
 
 def ranges(numbers: list[int]) -> str:
