@@ -7,6 +7,9 @@ is left is named as resting on a solver's word.
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
+
 from pipette_milp.cost.build import CostModel
 from pipette_milp.schema.instance import Instance
 from pipette_milp.schema.result import SolveResult
@@ -47,3 +50,14 @@ def verify(instance: Instance, result: SolveResult) -> Report:
             *space_claims(costs, space, result),
         )
     )
+
+
+class _CallableModule(ModuleType):
+    """Calling the package calls its function: the public name ``pipette_milp.verify`` is the function, but
+    Python binds it to the package as soon as that has been imported."""
+
+    def __call__(self, instance: Instance, result: SolveResult) -> Report:
+        return verify(instance, result)
+
+
+sys.modules[__name__].__class__ = _CallableModule

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -458,3 +460,14 @@ def test_no_ground_carries_more_than_the_best_plan(problem: Instance, answer: Do
     assert {
         one.ground for one in recheck_bounds(families, [NO_PLAN_S] * len(families), enumerated_plans=0)
     } == {Ground.NONE}
+
+
+def test_the_public_name_can_be_called_whatever_was_imported_before() -> None:
+    """Importing the package ``verify`` binds its name in the parent, whose public name is the function."""
+    code = (
+        "from pipette_milp import verify as first; import pipette_milp.verify.claims; "
+        "from pipette_milp import verify as second; import pipette_milp; "
+        "print(callable(first), callable(second), callable(pipette_milp.verify))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True"] * 3
