@@ -47,13 +47,20 @@ class Cell:
 def grid(
     result: SolveResult, rows: Degree, columns: Degree
 ) -> tuple[list[int], list[int], dict[tuple[int, int], Cell]]:
-    """Values of both degrees, and the cell of each pair."""
+    """Values of both degrees, and the cell of each pair.
+
+    Values that occur in refusals of several at once only, such as all that divide nothing, get no cell.
+    """
     records = [(_degrees(record), record) for record in result.configurations]
-    row_values = sorted({degrees[rows] for degrees, _ in records if rows in degrees})
-    column_values = sorted({degrees[columns] for degrees, _ in records if columns in degrees})
+    row_values = sorted({degrees[rows] for degrees, _ in records if isinstance(degrees.get(rows), int)})
+    column_values = sorted(
+        {degrees[columns] for degrees, _ in records if isinstance(degrees.get(columns), int)}
+    )
     groups: dict[tuple[Any, Any], list[ConfigurationRecord]] = {}
     for degrees, record in records:
-        groups.setdefault((degrees.get(rows), degrees.get(columns)), []).append(record)
+        for row in _each(degrees.get(rows)):
+            for column in _each(degrees.get(columns)):
+                groups.setdefault((row, column), []).append(record)
     cells = {}
     for row in row_values:
         for column in column_values:
@@ -144,6 +151,11 @@ def _degrees(record: ConfigurationRecord) -> Mapping[str, Any]:
     return record.configuration
 
 
+def _each(value: Any) -> list[Any]:
+    """A refusal may name several values of a degree."""
+    return value if isinstance(value, list) else [value]
+
+
 def _cell(records: list[ConfigurationRecord]) -> Cell:
     found = [record.best_s for record in records if record.best_s is not None]
     winner = any(record.status == "solved" and record.reason == "the best plan" for record in records)
@@ -169,7 +181,7 @@ def _is_memory(reason: str) -> bool:
 
 def _kind(reason: str) -> str:
     """Reasons that differ in their figures only are of one kind."""
-    return "memory" if _is_memory(reason) else re.sub(r"\d+", "n", reason)
+    return "memory" if _is_memory(reason) else re.sub(r"\d+(, (\d+|\.\.\.))*", "n", reason)
 
 
 def _letters(cells: dict[tuple[int, int], Cell]) -> dict[str, str]:

@@ -210,6 +210,24 @@ def test_cells_of_the_heat_map() -> None:
     assert overlaps(figure) == []
 
 
+def test_refusals_of_several_degrees_at_once() -> None:
+    _, result = solved()
+    reason = "8 tensor groups are no multiple of pipeline degree {}"
+    records = [
+        record("solved", "the best plan", pipeline=4, tensor=1, best_s=2.0),
+        record("bounded_out", pipeline=3, tensor=2, lower_bound_s=3.0),
+        record("refused", reason.format("3, 5, 6, ..."), pipeline=[3, 5, 6], tensor=1),
+        record("refused", reason.format("4"), pipeline=[4], tensor=2),
+    ]
+    changed = result.model_copy(
+        update={"configurations": tuple(ConfigurationRecord(**fields) for fields in records)}
+    )
+    rows, columns, cells = grid(changed, "pipeline", "tensor")
+    assert (rows, columns) == ([3, 4], [1, 2]), "5 and 6 have nothing to show"
+    assert cells[3, 1].reason == reason.format("3, 5, 6, ...")
+    assert sorted(texts(plots.configurations(changed).axes[0])) == ["2", "A", "A", "≥ 3"]
+
+
 def test_convergence_of_a_heuristic_has_no_bound() -> None:
     _, result = solved()
     assert result.lower_bound_s is None
