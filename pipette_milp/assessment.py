@@ -18,7 +18,7 @@ from pipette_milp.cost.build import CostModel
 from pipette_milp.cost.durations import Durations
 from pipette_milp.cost.gpu_level import GpuLevel
 from pipette_milp.cost.gpu_placement import gpu_placement_durations
-from pipette_milp.cost.placement import placement_durations
+from pipette_milp.cost.placement import exchanges_s, placement_durations
 from pipette_milp.errors import InputError, Problem
 from pipette_milp.plans import cells_of_plan, gpus_of_placement, placement_of_cells
 from pipette_milp.schema.evaluation import (
@@ -123,9 +123,9 @@ def assess(costs: CostModel, configuration: Configuration, where: Placement | In
         configuration.num_micro_batches,
         configuration.pipeline_transfers,
     )
-    timeline = simulator.simulate(
-        graph, durations, *_tensor_communication_s(costs, configuration, tables.gpu_level, classes)
-    )
+    tensor_s = _tensor_communication_s(costs, configuration, tables.gpu_level, classes)
+    inside_s = [one + more for one, more in zip(tensor_s, exchanges_s(tables, layers, cells), strict=True)]
+    timeline = simulator.simulate(graph, durations, *inside_s)
     return Assessment(
         configuration=configuration,
         placement=placement,

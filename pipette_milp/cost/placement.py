@@ -7,6 +7,8 @@ numbers many times, so the loops over cells live in small kernels on plain array
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from pipette_milp.accelerate import compiled
@@ -102,6 +104,20 @@ def _detailed(tables: CostTables, detail: Detail, layers: IntArray, node_of_cell
         parameter_gather_s=gather,
         fixed_s=tables.fixed_s,
     )
+
+
+def exchanges_s(tables: CostTables, layers: IntArray, node_of_cell: IntArray) -> tuple[Array, Array]:
+    """[V, d] what exchanges of experts and traffic of sharded layers add to forward and backward.
+
+    They are part of the tasks' durations; this is what of them is communication.
+    """
+    detail = tables.detail
+    shape = (tables.num_virtual_stages, tables.data)
+    if detail is None or (detail.experts is None and detail.sharded is None):
+        return np.zeros(shape), np.zeros(shape)
+    alone = replace(tables, detail=replace(detail, experts=None, sharded=None))
+    whole, rest = (placement_durations(t, layers, node_of_cell) for t in (tables, alone))
+    return whole.forward_s - rest.forward_s, whole.backward_s - rest.backward_s
 
 
 def _detailed_ring(

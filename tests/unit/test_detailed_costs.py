@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pipette_milp.assessment import assess
 from pipette_milp.cost.build import CostModel
 from pipette_milp.cost.communication import COLLECTIVE_BASE_S, NODE_STEP_S
 from pipette_milp.cost.expert_exchange import ExpertExchange
@@ -223,3 +224,57 @@ def test_every_gpu_has_its_own_speed_and_memory() -> None:
     assert evaluator.memory_depends_on_placement
     capacity = tables.detail.usable_of_stage(fast_first)  # type: ignore[union-attr]
     assert capacity == pytest.approx([0.97 * 79.1 * 2**30, 0.97 * 14.6 * 2**30])
+
+
+@pytest.mark.parametrize("fields", [{"expert": 4}, {"data_sharding": "parameters"}])
+def test_exchanges_are_accounted_as_communication(fields: dict[str, Any]) -> None:
+    """What links of a tenth of the speed add to an iteration is communication, not compute."""
+    found = []
+    for rate in ("200 GB/s", "1 GB/s"):
+        model = mixture(
+            changes={
+                "cluster/network/intra_node/bandwidth": rate,
+                "cluster/nodes/0/gpus": 4,
+                "cluster/nodes/0/count": 1,
+            }
+        )
+        found.append(assess(model, configuration((6,), data=4, **fields), np.zeros((1, 4), dtype=np.int64)))
+    fast, slow = (assessment.critical_path for assessment in found)
+    assert slow.compute_s == pytest.approx(fast.compute_s, rel=1e-9)
+    assert slow.tensor_comm_s > 2 * fast.tensor_comm_s > 0
+    assert sum(slow.model_dump().values()) == pytest.approx(found[1].simulated_s, rel=1e-11)
+
+
+@pytest.mark.parametrize("name", [name for name, _, _ in detailed_cases()])
+def test_faster_is_never_slower(name: str) -> None:
+    """Links, cards, compute and memory bandwidth of twice the speed, latencies halved, memory doubled."""
+    model, wanted = next((m, c) for other, m, c in detailed_cases() if other == name)
+    cells = cells_of(np.random.default_rng(7), model.tables(wanted))
+    before = assess(model, wanted, cells)
+    cluster = model.cluster
+    types = cluster.gpu_types
+    better = {
+        "pair_bytes_per_s": cluster.pair_bytes_per_s * 2,
+        "egress_bytes_per_s": cluster.egress_bytes_per_s * 2,
+        "ingress_bytes_per_s": cluster.ingress_bytes_per_s * 2,
+        "local_bytes_per_s": cluster.local_bytes_per_s * 2,
+        "latency_s": cluster.latency_s / 2,
+        "local_latency_s": cluster.local_latency_s / 2,
+        "gpu_types": tuple(
+            dataclasses.replace(gpu, peak_flop_per_s={p: 2 * peak for p, peak in gpu.peak_flop_per_s.items()})
+            for gpu in types
+        ),
+    }
+    more = {
+        "gpu_types": tuple(dataclasses.replace(g, memory_bytes_per_s=2 * g.memory_bytes_per_s) for g in types)
+    }
+    for change in ({key: value} for key, value in better.items()):
+        improved = dataclasses.replace(model, cluster=dataclasses.replace(cluster, **change))
+        assert assess(improved, wanted, cells).simulated_s <= before.simulated_s * (1 + 1e-12), change
+    improved = dataclasses.replace(model, cluster=dataclasses.replace(cluster, **more))
+    assert assess(improved, wanted, cells).simulated_s <= before.simulated_s * (1 + 1e-12)
+    large = tuple(dataclasses.replace(gpu, memory_bytes=2 * gpu.memory_bytes) for gpu in types)
+    improved = dataclasses.replace(model, cluster=dataclasses.replace(cluster, gpu_types=large))
+    after = assess(improved, wanted, cells)
+    assert after.simulated_s == before.simulated_s
+    assert after.fits or not before.fits
