@@ -13,6 +13,8 @@ import numpy as np
 
 from pipette_milp.arrays import Array
 from pipette_milp.cost.tables import CostTables, Ring
+from pipette_milp.solvers.link_extremes import least_between, most_between
+from pipette_milp.solvers.ring_rates import best_ring_rate
 
 
 @dataclass(frozen=True)
@@ -29,12 +31,10 @@ class BestLinks:
 
     @classmethod
     def of(cls, tables: CostTables) -> BestLinks:
-        size = tables.num_nodes
-        off_diagonal = ~np.eye(size, dtype=bool)
-        several = size > 1
+        several = tables.num_nodes > 1
         return cls(
-            latency_s=float(tables.latency_s[off_diagonal].min()) if several else math.inf,
-            pair_bytes_per_s=float(tables.pair_bytes_per_s[off_diagonal].max()) if several else math.inf,
+            latency_s=least_between(tables.latency_s) if several else math.inf,
+            pair_bytes_per_s=most_between(tables.pair_bytes_per_s) if several else math.inf,
             node_bytes_per_s=float(min(tables.egress_bytes_per_s.max(), tables.ingress_bytes_per_s.max())),
             local_bytes_per_s=float(tables.local_bytes_per_s.max()),
             local_latency_s=float(tables.local_latency_s.min()),
@@ -75,10 +75,9 @@ def best_ring_s(tables: CostTables, links: BestLinks, ring: Ring, sent_bytes: Ar
     fewest = max(1, math.ceil(data / slots))
     inside = local_ring_latency_s(ring, data) + sent_bytes / links.local_bytes_per_s
     latency = ring_latency_s(ring, data, max(2, fewest))
-    load = tables.tensor * sent_bytes
     across = latency + np.maximum(
         sent_bytes / (min(slots, data) * tables.port_bytes_per_s),
-        np.maximum(load / links.pair_bytes_per_s, load / links.node_bytes_per_s),
+        tables.tensor * sent_bytes / best_ring_rate(tables, max(2, fewest)),
     )
     if fewest == 1:
         return np.minimum(inside, across)

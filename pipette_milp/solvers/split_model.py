@@ -36,6 +36,7 @@ from pipette_milp.solvers.relaxed import (
     local_ring_latency_s,
     ring_latency_s,
 )
+from pipette_milp.solvers.ring_rates import best_ring_rate
 
 MARGIN = 4e-6
 """How far above the ceiling the model looks: a solver may take what is within its tolerance (1e-6) of a bound
@@ -131,11 +132,12 @@ class SplitModel(Model):
 
     @property
     def across_rate(self) -> float:
-        """Seconds per byte of a ring over several nodes with nothing else on its best card."""
+        """Seconds per byte of a ring over several nodes with nothing else on its best links."""
         tables = self.tables
+        fewest = math.ceil(tables.data / self.best.most_slots)
         return max(
             1.0 / (min(self.best.most_slots, tables.data) * tables.port_bytes_per_s),
-            tables.tensor / min(self.best.pair_bytes_per_s, self.best.node_bytes_per_s),
+            tables.tensor / best_ring_rate(tables, max(2, fewest)),
         )
 
     def load_row(

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
+from pipette_milp.arrays import Array
 from pipette_milp.cost.tables import CostTables, Ring
+from pipette_milp.solvers.link_extremes import scaled
 
 TIMES = (
     "forward_layer_s",
@@ -36,12 +40,16 @@ RATES = (
 
 def in_unit(tables: CostTables, unit_s: float) -> CostTables:
     """The same family, every duration divided by ``unit_s`` seconds; sizes and counts stay."""
-    changes: dict[str, object] = {name: getattr(tables, name) / unit_s for name in TIMES}
-    changes |= {name: getattr(tables, name) * unit_s for name in RATES}
+    changes: dict[str, object] = {name: _times(getattr(tables, name), 1.0 / unit_s) for name in TIMES}
+    changes |= {name: _times(getattr(tables, name), unit_s) for name in RATES}
     changes |= {"sync": _ring(tables.sync, unit_s), "gather": _ring(tables.gather, unit_s)}
     changes["uplinks"] = replace(tables.uplinks, bytes_per_s=tables.uplinks.bytes_per_s * unit_s)
     changes["gpu_level"] = None  # models look at nodes alone, for which the tables hold the best case
     return replace(tables, **changes)  # type: ignore[arg-type]
+
+
+def _times(value: float | Array, factor: float) -> float | Array:
+    return scaled(value, factor) if isinstance(value, np.ndarray) else value * factor
 
 
 def _ring(ring: Ring, unit_s: float) -> Ring:
