@@ -25,6 +25,7 @@ from pipette_milp.solvers.greedy import starting_plan
 from pipette_milp.solvers.groups import find_groups, one_group
 from pipette_milp.solvers.highs import SAFETY
 from pipette_milp.solvers.local_search import local_search
+from pipette_milp.solvers.scout import scout
 from pipette_milp.solvers.state import SearchState
 from pipette_milp.solvers.workers import Done, Job, Pool
 
@@ -67,6 +68,7 @@ def branch_and_bound(state: SearchState) -> None:
     """Run until the gap is reached, the limits are, or nothing is left to ask."""
     if not state.families:
         return
+    scout(state)
     run = _Run(state)
     workers = max(1, state.limits.threads)
     with Pool(state.families, workers) as pool:

@@ -15,14 +15,15 @@ import numpy as np
 from pipette_milp.arrays import IntArray
 from pipette_milp.cost.tables import CostTables
 from pipette_milp.errors import InputError, Problem
-from pipette_milp.solvers.evaluation import Candidate, Evaluator, balanced_split
+from pipette_milp.solvers.evaluation import Candidate, Evaluator
 from pipette_milp.solvers.groups import find_groups
+from pipette_milp.solvers.layer_splits import quickest_split
 from pipette_milp.solvers.plain_search import block_plan
 from pipette_milp.solvers.screening import Screen
 
 
 def greedy(evaluator: Evaluator, rng: np.random.Generator | None = None) -> Candidate:
-    """The best block layout with the balanced layer split, of a family without `CostTables.detail`.
+    """The best block layout with the quickest balanced layer split, of a family without `CostTables.detail`.
 
     Args:
         rng: adds layouts over random node orders, as many as there are regular ones; None for the regular
@@ -32,7 +33,7 @@ def greedy(evaluator: Evaluator, rng: np.random.Generator | None = None) -> Cand
         InputError: no layer split fits, or the nodes have too few places.
     """
     tables = evaluator.tables
-    layers = balanced_split(tables)
+    layers = quickest_split(evaluator)
     if layers is None:
         raise InputError(Problem("layers", "no layer split fits into memory"))
     if int(tables.slots.sum()) < tables.pipeline * tables.data:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pipette_milp.arrays import Array, IntArray
 from pipette_milp.cost.tables import CostTables
 from pipette_milp.solvers.group_links import Group
+from pipette_milp.solvers.link_extremes import known_fact, origin_of
 
 LEAST_GAP = 1.2
 """Ratio between two neighbouring link speeds that counts as a gap. Measured spread of equal links is a few
@@ -20,7 +21,8 @@ per cent, at most 1.19 between the best and the worst of 240 (field case M02).""
 
 def find_groups(tables: CostTables) -> list[Group]:
     """Partition of the nodes; one group per kind of node where the links show no gap."""
-    components = link_components(tables.pair_bytes_per_s)
+    pair, _ = origin_of(tables.pair_bytes_per_s)  # ratios of speeds do not depend on the unit
+    components = known_fact(pair, "components", lambda: link_components(pair))
     keys = [
         (int(component), int(slots), float(local), float(latency))
         for component, slots, local, latency in zip(

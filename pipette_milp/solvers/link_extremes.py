@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
 
 import numpy as np
 
 from pipette_milp.arrays import Array
 
-_facts: dict[tuple[int, Hashable], tuple[weakref.ref[Array], float]] = {}
+Fact = TypeVar("Fact")
+
+_facts: dict[tuple[int, Hashable], tuple[weakref.ref[Array], Any]] = {}
 _origins: dict[int, tuple[weakref.ref[Array], Array, float]] = {}
 
 
@@ -51,12 +54,13 @@ def origin_of(values: Array) -> tuple[Array, float]:
     return values, 1.0
 
 
-def known_fact(values: Array, name: Hashable, find: Callable[[], float]) -> float:
+def known_fact(values: Array, name: Hashable, find: Callable[[], Fact]) -> Fact:
     """``find()`` on the first call for this array and name, what it gave on later ones."""
     key = (id(values), name)
     found = _facts.get(key)
     if found is not None and found[0]() is values:
-        return found[1]
+        known: Fact = found[1]
+        return known
     fact = find()
     # an id is used again once its array is gone
     _facts[key] = weakref.ref(values, lambda _: _facts.pop(key, None)), fact

@@ -1,0 +1,56 @@
+"""First plans of a large space: the plainest layouts of every combination of degrees, before any bound.
+
+Every later question is whether a family can beat the best plan, so a good one within the first second spares
+most of them. One family of each combination of degrees is looked at, the one with the least bound; a
+combination whose bound reaches the best plan is left out, as are families with `CostTables.detail`, where
+finding a split that fits is a search of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from pipette_milp.arrays import IntArray
+from pipette_milp.cost.tables import CostTables
+from pipette_milp.solvers.evaluation import Candidate, Evaluator
+from pipette_milp.solvers.greedy import node_orders
+from pipette_milp.solvers.layer_splits import quickest_split
+from pipette_milp.solvers.state import SearchState
+
+
+def scout(state: SearchState) -> None:
+    """Offer plans until every combination of degrees was looked at, or the time is up."""
+    seen = set()
+    for family in np.argsort(state.lower, kind="stable"):
+        if state.time_left_s <= 0 or state.lower[family] >= state.incumbent_s:
+            break
+        tables = state.families[int(family)]
+        c = tables.configuration
+        degrees = (c.pipeline, c.virtual_stages, c.tensor, c.data, c.schedule)
+        if degrees in seen or tables.detail is not None:
+            continue
+        if int(tables.slots.sum()) < tables.pipeline * tables.data:
+            continue
+        seen.add(degrees)
+        evaluator = Evaluator(tables)
+        layers = quickest_split(evaluator)
+        if layers is None:
+            continue
+        for cells in plain_layouts(tables):
+            candidate = Candidate(layers, cells)
+            state.offer(int(family), evaluator.simulated_s(candidate), candidate, state.name(int(family)))
+
+
+def plain_layouts(tables: CostTables) -> Iterator[IntArray]:
+    """[p, d] stage after stage, and replica after replica, over nodes by index and by fast groups."""
+    known = set()
+    for order in node_orders(tables):
+        places = np.repeat(order, tables.slots[order])[: tables.pipeline * tables.data]
+        by_stage = places.reshape(tables.pipeline, tables.data)
+        by_replica = np.ascontiguousarray(places.reshape(tables.data, tables.pipeline).T)
+        for cells in (by_stage, by_replica):
+            if cells.tobytes() not in known:
+                known.add(cells.tobytes())
+                yield cells
