@@ -17,14 +17,15 @@ from tests.oracle.tiny_tables import layer_splits, random_tables
 
 
 def long_pipeline() -> CostTables:
-    """Eight stages, twelve layers, as many micro-batches as stages; nothing but the layers costs time."""
+    """Eight stages, twelve layers, twelve micro-batches; no embedding, no head."""
     model = costs(
         {"cluster/nodes/0/count": 8, "cluster/nodes/0/gpus": 1},
         model={"layers": 12},
-        training={"global_batch_size": 8},
+        training={"global_batch_size": 12},
         search={"pipeline": [8], "tensor": [1], "micro_batch": [1], "schedules": ["1f1b"]},
     )
-    return enumerate_space(model).families[0]
+    zero = np.zeros(8)
+    return replace(enumerate_space(model).families[0], forward_extra_s=zero, backward_extra_s=zero)
 
 
 def test_runs_keep_the_busiest_stage_as_busy() -> None:
