@@ -11,7 +11,6 @@ from __future__ import annotations
 import numpy as np
 
 from pipette_milp.arrays import Array, IntArray
-from pipette_milp.cost.placement import exposed_sync_s
 from pipette_milp.cost.tables import CostTables
 from pipette_milp.simulator import compose_iteration, finish_times
 from pipette_milp.solvers.evaluation import Evaluator, balanced_split
@@ -73,7 +72,8 @@ def _times_at_best(evaluator: Evaluator, splits: IntArray) -> Array:
         ring = tables.sync if sync else tables.gather
         return best_ring_s(tables, links, ring, ring.bytes_per_layer * split + ring.bytes_extra)
 
-    sync = np.array([exposed_sync_s(tables, ring_s(split, sync=True), split) for split in splits])
+    sync = np.array([ring_s(split, sync=True) for split in splits])
+    sync[:, 0] /= tables.sync_buckets  # the last bucket of stage 0 is exposed on every placement
     gather = np.zeros_like(sync)
     if tables.gather_exposed:
         gather = np.array([ring_s(split, sync=False) for split in splits])
