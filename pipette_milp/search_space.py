@@ -56,19 +56,33 @@ class SearchSpace:
 def enumerate_space(costs: CostModel) -> SearchSpace:
     """All legal families of an instance and the reason for each refusal."""
     space = SearchSpace()
+    # fewer replicas never need less memory: each has more micro-batches in flight, and shards are larger
+    too_large: dict[str, int] = {}
     for configuration in _configurations(costs, space.refusals):
+        options = _options(configuration)
+        data = too_large.get(options, 0)
+        if configuration.data < data:
+            reason = f"memory: data degree {data} needs no more of it, and does not fit"
+            space.refusals.append(Refusal(_degrees(configuration), reason))
+            continue
         tables = costs.tables(configuration)
         refusal = memory_refusal(costs, tables)
         if refusal is None:
             space.families.append(tables)
         else:
             space.refusals.append(refusal)
+            too_large[options] = max(data, configuration.data)
     return space
 
 
 def legal_configurations(costs: CostModel) -> Iterator[Configuration]:
     """One configuration of every legal family with its default layer split, whether it fits or not."""
     yield from _configurations(costs, [])
+
+
+def _options(configuration: Configuration) -> str:
+    """All that decides memory but how many replicas share the batch."""
+    return configuration.model_dump_json(exclude={"data", "num_micro_batches", "stages", "layers_per_stage"})
 
 
 def _configurations(costs: CostModel, refusals: list[Refusal]) -> Iterator[Configuration]:

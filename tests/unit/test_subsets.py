@@ -14,7 +14,13 @@ from pipette_milp.cost.build import CostModel
 from pipette_milp.plans import cells_of_plan
 from pipette_milp.schema.instance import Instance
 from pipette_milp.schema.result import SolveResult, Termination
-from pipette_milp.search_space import SearchSpace, blocking_reason, enumerate_space
+from pipette_milp.search_space import (
+    SearchSpace,
+    blocking_reason,
+    enumerate_space,
+    legal_configurations,
+    memory_refusal,
+)
 from pipette_milp.solvers import solve
 from pipette_milp.verify import verify
 from tests.conftest import shared_data
@@ -93,6 +99,28 @@ def test_listed_data_degrees_are_refused_one_by_one() -> None:
         "global batch 512 is no multiple of the data degree 3; 504 or 528 would be (with micro-batch 8)"
         in said
     )
+
+
+@pytest.mark.parametrize("memory", ["2.2 GiB", "2.6 GiB", "3.5 GiB"])
+def test_memory_is_asked_again_only_where_fewer_replicas_could_fit(memory: str) -> None:
+    """What is refused because more replicas do not fit would be refused by its own figures."""
+    found = instance(
+        {
+            "cluster/gpu_types/gpu/memory": memory,
+            "cluster/nodes/0/count": 3,
+            "training/data_sharding": ["none", "optimizer"],
+            "training/recompute": ["none", "full"],
+            "training/sequence_parallel": [False, True],
+        },
+        search={"use_all_gpus": False, "schedules": ["1f1b", "gpipe"]},
+    )
+    costs = CostModel.of(found)
+    every = list(legal_configurations(costs))
+    fitting = [c for c in every if memory_refusal(costs, costs.tables(c)) is None]
+    space = enumerate_space(costs)
+    assert [tables.configuration for tables in space.families] == fitting
+    derived = sum("needs no more of it" in refusal.reason for refusal in space.refusals)
+    assert 0 < derived < len(every) - len(fitting)
 
 
 # ------------------------------------------------------------------ leaving out what is slow
