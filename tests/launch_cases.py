@@ -142,6 +142,42 @@ def replay_torchrun(files: dict[str, str]) -> list[tuple[str, int]]:
     ]
 
 
+def replay_mpich(files: dict[str, str]) -> list[tuple[str, int]]:
+    """Machine file in order, as many ranks a line as it says; local ranks as the wrapper has them."""
+    hosts: list[str] = []
+    for line in files["machinefile.txt"].splitlines():
+        name, _, count = line.rpartition(":")
+        hosts += [name] * int(count)
+    listed = re.search(r"^local_of_rank=\(([\d ]*)\)$", files["run_rank.sh"], re.MULTILINE)
+    assert listed is not None
+    local = [int(item) for item in listed[1].split()]
+    return [
+        (host, device(visible_devices(files["run_rank.sh"], host), local[rank]))
+        for rank, host in enumerate(hosts)
+    ]
+
+
+def replay_kubernetes(files: dict[str, str]) -> list[tuple[str, int]]:
+    """A pod takes the number of the node it is on; nothing depends on the pod's own number."""
+    return replay_torchrun({"launch_torchrun.sh": files["launch_kubernetes.sh"]})
+
+
+def replay_deepspeed(files: dict[str, str]) -> list[tuple[str, int]]:
+    """Hosts in the order of the host file, each once; GPUs by --include in ascending order."""
+    chosen = re.search(r'--include="([^"]*)"', files["launch_deepspeed.sh"])
+    included = dict(part.split(":") for part in chosen[1].split("@")) if chosen else {}
+    places = []
+    seen = set()
+    for line in files["hostfile"].splitlines():
+        match = re.fullmatch(r"(\S+) slots=(\d+)", line)
+        assert match is not None, line
+        assert match[1] not in seen, "DeepSpeed refuses a repeated host"
+        seen.add(match[1])
+        gpus = sorted(map(int, included[match[1]].split(","))) if included else range(int(match[2]))
+        places += [(match[1], gpu) for gpu in gpus]
+    return places
+
+
 def replay_slurm(files: dict[str, str]) -> list[tuple[str, int]]:
     """Arbitrary distribution: task i runs on line i of the host file, local ids count up on each host."""
     return _by_lines(files["hostfile.txt"].split(), files["run_rank.sh"])

@@ -72,6 +72,17 @@ def prepare(instance: Instance, plan: Plan, options: LaunchOptions) -> Launch:
     return Launch(ranks, options, name, files, tuple(item for item, _, _ in arguments.environment))
 
 
+def place_ranks(instance: Instance, plan: Plan, options: LaunchOptions) -> Launch:
+    """Checks a placement and writes the verifier, for frameworks other than Megatron-LM.
+
+    Raises:
+        PlanError: the placement does not fit the cluster.
+    """
+    ranks = rank_map(instance.cluster, plan)
+    name = plan_hash(plan)
+    return Launch(ranks, options, name, {VERIFIER: verifier(ranks, name)}, ())
+
+
 def level_note(ranks: RankMap, launcher: str) -> str:
     """The sentence that says which level was needed."""
     return f"{launcher}: the plan needs {ranks.level.text} (level {ranks.level.value} of 3)"
@@ -98,17 +109,19 @@ def visible_devices(host: Host) -> str:
     return ",".join(map(str, host.gpus))
 
 
-def wrapper(launch: Launch, rank: str, local_rank: str) -> str:
+def wrapper(launch: Launch, rank: str, local_rank: str, before: tuple[str, ...] = ()) -> str:
     """Script of every rank under Slurm or MPI: sets what torch.distributed reads, verifies, trains.
 
     Args:
         rank, local_rank: names of the environment variables in which the launcher passes them.
+        before: lines that set what these names refer to.
     """
     lines = [
         "#!/usr/bin/env bash",
         "# Started once for every rank; usage: run_rank.sh PROGRAM ARGUMENTS...",
         f"# plan {launch.plan_hash}",
         "set -euo pipefail",
+        *before,
         'here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"',
         'host="${SLURMD_NODENAME:-$(hostname)}"',
     ]

@@ -14,6 +14,7 @@ from pipette_milp.exporters.hosts import Level
 from pipette_milp.exporters.launch import (
     ARGUMENTS,
     Export,
+    Launch,
     LaunchOptions,
     device_case,
     level_note,
@@ -44,34 +45,13 @@ def export(instance: Instance, plan: Plan, options: LaunchOptions) -> Export:
                 "export it for slurm or openmpi, which take a host for every rank",
             )
         )
-    assignments = {}
-    for number, host in enumerate(ranks.hosts):
-        parts = [f"node_rank={number}", f"gpus={len(host.ranks)}"]
-        if ranks.needs_device_order:
-            parts.append(f"export CUDA_VISIBLE_DEVICES={visible_devices(host)}")
-        assignments[host.name] = "; ".join(parts)
-    lines = [
-        "#!/usr/bin/env bash",
-        "# Run this on every node of the plan; further arguments go to the training program.",
-        f"# plan {launch.plan_hash}",
-        f"# {level_note(ranks, 'torchrun')}",
-        "set -euo pipefail",
-        'here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"',
-        f'source "$here/{ARGUMENTS}"',
-        'host="${SLURMD_NODENAME:-$(hostname)}"',
-        "# Static rendezvous: the node's number decides its ranks. The c10d rendezvous would sort host "
-        "names as text.",
-        *device_case(ranks, assignments),
-        "# Numbers GPUs as nvidia-smi does.",
-        "export CUDA_DEVICE_ORDER=PCI_BUS_ID",
-        "run() {",
-        f'  torchrun --nnodes={len(ranks.hosts)} --node-rank="$node_rank" --nproc-per-node="$gpus" \\',
-        f'    --rdzv-backend=static --master-addr={launch.first_host} --master-port={options.port} "$@"',
-        "}",
-        f'run "$here/{VERIFIER}" --host "$host"',
-        f'run {shlex.quote(options.program)} "${{MEGATRON_ARGS[@]}}" "$@"',
-        "",
-    ]
+    lines = launch_lines(
+        launch,
+        "torchrun",
+        host="${SLURMD_NODENAME:-$(hostname)}",
+        master=launch.first_host,
+        program=shlex.quote(options.program),
+    )
     notes = [level_note(ranks, "torchrun"), "static rendezvous: start the script on every node of the plan"]
     as_text = ranks.order_as_text
     if as_text is not None:
@@ -82,3 +62,42 @@ def export(instance: Instance, plan: Plan, options: LaunchOptions) -> Export:
         )
     order = "".join(f"{host.name}\n" for host in ranks.hosts)
     return Export({**launch.files, SCRIPT: "\n".join(lines), NODES: order}, ranks.level, tuple(notes))
+
+
+def launch_lines(launch: Launch, launcher: str, *, host: str, master: str, program: str) -> list[str]:
+    """Lines of the script that every node runs.
+
+    Args:
+        host: shell expression for the name of the node.
+        master: address of the first node, or a shell expression for it.
+        program: quoted.
+    """
+    ranks, options = launch.ranks, launch.options
+    assignments = {}
+    for number, node in enumerate(ranks.hosts):
+        parts = [f"node_rank={number}", f"gpus={len(node.ranks)}"]
+        if ranks.needs_device_order:
+            parts.append(f"export CUDA_VISIBLE_DEVICES={visible_devices(node)}")
+        assignments[node.name] = "; ".join(parts)
+    return [
+        "#!/usr/bin/env bash",
+        "# Run this on every node of the plan; further arguments go to the training program.",
+        f"# plan {launch.plan_hash}",
+        f"# {level_note(ranks, launcher)}",
+        "set -euo pipefail",
+        'here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"',
+        f'source "$here/{ARGUMENTS}"',
+        f'host="{host}"',
+        "# Static rendezvous: the node's number decides its ranks. The c10d rendezvous would sort host "
+        "names as text.",
+        *device_case(ranks, assignments),
+        "# Numbers GPUs as nvidia-smi does.",
+        "export CUDA_DEVICE_ORDER=PCI_BUS_ID",
+        "run() {",
+        f'  torchrun --nnodes={len(ranks.hosts)} --node-rank="$node_rank" --nproc-per-node="$gpus" \\',
+        f'    --rdzv-backend=static --master-addr="{master}" --master-port={options.port} "$@"',
+        "}",
+        f'run "$here/{VERIFIER}" --host "$host"',
+        f'run {program} "${{MEGATRON_ARGS[@]}}" "$@"',
+        "",
+    ]

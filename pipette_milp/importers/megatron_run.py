@@ -129,6 +129,7 @@ class _Reading(ArgumentReader):
                 tensor=tensor,
                 context=context,
                 data=data,
+                expert=expert,
                 micro_batch=micro,
                 num_micro_batches=count,
                 schedule="interleaved" if interleaved else "1f1b",

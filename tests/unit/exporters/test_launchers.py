@@ -16,7 +16,17 @@ from pipette_milp.schema.instance import Instance
 from pipette_milp.schema.plan import Plan
 from tests.launch_cases import instance, plan, planned, random_plan
 
-LAUNCHERS = ("megatron", "torchrun", "slurm", "openmpi", "cuda-devices")
+LAUNCHERS = (
+    "megatron",
+    "torchrun",
+    "slurm",
+    "openmpi",
+    "mpich",
+    "deepspeed",
+    "kubernetes",
+    "nemo",
+    "cuda-devices",
+)
 LOCAL = [4, 6, 5, 7, 3, 1, 2, 0]
 MIXED = [0, 4, 1, 5, 2, 6, 3, 7]
 
@@ -60,7 +70,7 @@ def test_every_launcher_comes_with_a_verifier_and_says_its_level(target: str) ->
     assert "CUDA_VISIBLE_DEVICES=" not in exported.files.get("run_rank.sh", "")
 
 
-@pytest.mark.parametrize("target", ["torchrun", "cuda-devices"])
+@pytest.mark.parametrize("target", ["torchrun", "cuda-devices", "kubernetes"])
 def test_a_host_for_every_rank_is_more_than_some_can_say(target: str) -> None:
     with pytest.raises(IllegalConfigurationError, match="slurm or openmpi"):
         export(target, *case(MIXED))
@@ -103,7 +113,7 @@ def test_slurm_always_says_the_order() -> None:
 
 @pytest.mark.parametrize("target", LAUNCHERS)
 def test_scripts_are_valid_shell(target: str, tmp_path: Path) -> None:
-    exported = export(target, *case(LOCAL))
+    exported = export(target, *case([4, 5, 6, 7, 0, 1, 2, 3] if target == "deepspeed" else LOCAL))
     write(tmp_path, exported)
     for name in exported.files:
         if name.endswith(".sh"):

@@ -16,6 +16,7 @@ from pipette_milp.exporters.registry import export
 from pipette_milp.importers import registry
 from pipette_milp.importers.collective import CollectiveRun
 from pipette_milp.importers.diagnose import diagnose
+from pipette_milp.importers.fabric import Fabric
 from pipette_milp.importers.matrix_table import parse as parse_matrix
 from pipette_milp.importers.megatron import parse as parse_megatron
 from pipette_milp.importers.megatron_model import padded_vocabulary
@@ -23,7 +24,10 @@ from pipette_milp.importers.megatron_split import SplitFlags, split_of
 from pipette_milp.importers.merge import merge_cluster
 from pipette_milp.importers.merge_options import ClusterOptions
 from pipette_milp.importers.mpigraph import MpiGraph
+from pipette_milp.importers.nccl_xml import NcclTopology
 from pipette_milp.importers.node_topology import Link, NodeTopology
+from pipette_milp.importers.scheduler_topology import SchedulerTopology
+from pipette_milp.importers.training_log import TrainingLog
 from pipette_milp.schema.model import ModelSection
 from pipette_milp.transformer import Transformer
 from pipette_milp.units import GB, MIB
@@ -343,3 +347,119 @@ def test_p19_experts_forbid_the_mapping_flag() -> None:
     )
     with pytest.raises(InputError, match="order the nodes"):
         parse_megatron(f"{flags} --use-tp-pp-dp-mapping", "f")
+
+
+# ---------------------------------------------------------------- fabrics, schedulers, logs
+def test_m04_two_leaves_of_a_fabric() -> None:
+    fabric = fact("m04_ibnetdiscover_two_leaves.txt")
+    assert isinstance(fabric, Fabric)
+    leaf = next(guid for guid, name in fabric.switch_names.items() if name == "leaf-01")
+    up = fabric.ports_up(leaf)
+    assert sorted(up.values()) == [2] * 8
+    group = next(group for group in fabric.groups(0) if group.name == "leaf-01")
+    assert (len(group.nodes), group.cables) == (17, 16)
+    assert group.bytes_per_s == pytest.approx(16 * 50 * GB)
+    assert not any("Aggregation" in str(adapter.host) for adapter in fabric.adapters)
+    assert {adapter.device for adapter in fabric.adapters if adapter.host} == {"mlx5_5", "HCA-6"}
+    (unresolved,) = [adapter for adapter in fabric.adapters if adapter.host is None]
+    assert any(unresolved.guid in warning.message for warning in fabric.warnings)
+    assert {adapter.bytes_per_s for adapter in fabric.adapters} == {50 * GB}
+    merged = merge_cluster([fabric], ClusterOptions(gpu_type="h100-80gb", gpus_per_node=1))
+    assert any("nothing joins" in problem.message for problem in merged.missing)
+
+
+def test_m06_three_tests_in_one_log() -> None:
+    found = registry.parse(text_of("m06_osu_bw_cuda.txt"), "m06")
+    assert [test.metric for test in found] == ["bandwidth", "bandwidth", "latency"]
+    assert found[0].rows[0][1] == pytest.approx(279.57325 * GB)
+    assert found[0].plateau_bytes_per_s == found[0].rows[0][1]
+    assert found[1].plateau_bytes_per_s is None
+    assert found[2].small_message_latency_s == pytest.approx(2.37e-6)
+    assert {test.hosts for test in found} == {("node-a",)}
+
+
+def test_m07_one_gpu_and_its_card() -> None:
+    dump = fact("m07_nccl_topo_h100_fragment.xml")
+    assert isinstance(dump, NcclTopology)
+    (node,), ((card,),) = dump.nodes, dump.cards
+    assert (node.gpus, dump.compute_capability, dump.nvlinks) == ((7,), (90,), ((18, 4),))
+    assert card.bytes_per_s == pytest.approx(50 * GB)
+    assert node.nic_links[0][0].path in ("PIX", "PXB")
+    assert card.gpu_direct is False
+    assert any("GPUDirect" in warning.message for warning in dump.warnings)
+
+
+def test_s01_two_trees_have_no_path() -> None:
+    forest = fact("s01_slurm_forest.topology.conf")
+    assert isinstance(forest, SchedulerTopology)
+    assert len(forest.nodes) == 400
+    assert [len(part) for part in forest.components()] == [200, 200]
+    assert forest.lowest_common("peta10000", "peta10399") is None
+    assert forest.lowest_common("peta10000", "peta10020") == "grp10"
+    merged = merge_cluster([forest], ClusterOptions(gpu_type="h100-80gb", gpus_per_node=8))
+    assert any("nothing joins" in problem.message for problem in merged.missing)
+    part = ClusterOptions(gpu_type="h100-80gb", gpus_per_node=8, hosts=("peta10000", "peta10020"))
+    assert not any("nothing joins" in problem.message for problem in merge_cluster([forest], part).missing)
+
+
+def test_s02_blocks() -> None:
+    blocks = fact("s02_slurm_block.topology.conf")
+    assert blocks.kind == "block"
+    assert [len(nodes) for nodes in blocks.groups.values()] == [32] * 4
+    assert blocks.block_sizes == (30, 120)
+
+
+def test_s05_branches_of_different_depth() -> None:
+    tree = fact("s05_slurm_unbalanced.topology.conf")
+    pairs = {("n1", "n5"): "grp10", ("n1", "n9"): "im0", ("n1", "n17"): "root", ("n17", "n25"): "root"}
+    assert len(tree.nodes) == 32
+    assert {pair: tree.lowest_common(*pair) for pair in pairs} == pairs
+    assert (len(tree.above("n1")) - 1, len(tree.above("n17")) - 1) == (3, 2)
+
+
+def test_h02_experts_and_latent_attention() -> None:
+    assert parameters("h02_deepseek_v3.config.json") == 671_026_419_200
+    found = fact("h02_deepseek_v3.config.json")
+    section = found.section
+    assert section["moe"]["first_dense_layers"] == 3
+    assert (section["kv_heads"], section["mla"]["kv_lora_rank"]) == (128, 512)
+    assert any("num_nextn_predict_layers" in note for note in found.notes)
+    with pytest.raises(InputError, match="61 layers do not divide evenly"):
+        split_of(SplitFlags(61, 16), "")
+    layout = split_of(SplitFlags(61, 16, layout="Et*3|(tt|)*29m|L"), "")
+    assert (sum(layout.layers_per_stage), layout.chunks) == (61, 2)
+
+
+def test_h08_a_shared_expert_by_its_width() -> None:
+    section = fact("h08_qwen15_moe_a27b.config.json").section
+    assert section["moe"]["shared_ffn_hidden_size"] == 5632
+    assert section["moe"]["shared_expert_gate"] is True
+    assert section["moe"]["ffn_hidden_size"] == 1408
+    assert parameters("h08_qwen15_moe_a27b.config.json") == 14_315_784_192
+    shape = "--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --num-experts 60"
+    for degree in (1, 2, 3, 4, 5, 6, 10, 12, 15):
+        parse_megatron(f"{shape} --expert-model-parallel-size {degree}", "f")
+    with pytest.raises(InputError, match="60 experts do not divide by expert degree 8"):
+        parse_megatron(f"{shape} --expert-model-parallel-size 8", "f")
+
+
+def test_p12_iteration_lines_with_another_loss() -> None:
+    log = fact("p12_megatron_log_moe.txt")
+    assert isinstance(log, TrainingLog)
+    times = [item.time_s for item in log.iterations]
+    assert np.mean(times) == pytest.approx(5.57373, abs=5e-6)
+    assert log.median_time_s == pytest.approx(5.5809)
+    work = [item.time_s * (item.flop_per_s_per_gpu or 0.0) for item in log.iterations]
+    assert work == pytest.approx([1306e12] * 3, rel=1e-3)
+    assert all("load_balancing_loss" in dict(item.others) for item in log.iterations)
+    assert log.global_batch_size == 128
+
+
+def test_p24_memory_report() -> None:
+    log = fact("p24_report_memory.txt")
+    first, second = log.memory
+    assert (first.rank, second.rank) == (0, 8)
+    assert first.peak_allocated_bytes == pytest.approx(23810.12 * MIB)
+    ratios = [item.peak_reserved_bytes / item.peak_allocated_bytes for item in log.memory]
+    assert ratios == pytest.approx([1.14, 1.17], abs=0.005)
+    assert log.peak_reserved_bytes == pytest.approx(27094 * MIB)
