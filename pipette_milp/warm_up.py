@@ -108,6 +108,7 @@ def _instance() -> dict[str, object]:
                     "latency": "8 us",
                     "source": "nominal",
                 },
+                "uplinks": [{"name": "pair", "nodes": ["node-0", "node-1"], "bandwidth": "30 GB/s"}],
             },
         },
         "compute": {"kind": "analytic"},

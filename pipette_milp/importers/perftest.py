@@ -77,7 +77,7 @@ def parse(text: str, source: str, unit: str | None = None) -> tuple[PointToPoint
                 problems.append(Problem(place, f"has {len(cells)} figures, the header {len(header)} columns"))
             else:
                 rows.append(cells)
-        elif match := re.match(r"Device\s*:\s*(\S+)", words):
+        elif match := re.search(r"\bDevice\s*:\s*(\S+)", words):
             device = match[1]
         elif "CUDA" in words or "GPU memory" in words:
             on_gpu = True

@@ -300,6 +300,7 @@ def _settings(state: SearchState) -> dict[str, object]:
         "node_bandwidth_bytes_per_s": [_finite_or_none(value) for value in cluster.egress_bytes_per_s],
         "per_gpu_bandwidth_bytes_per_s": _finite_or_none(cluster.port_bytes_per_s),
         "link_spread": cluster.link_spread,
+        "uplinks_bytes_per_s": {uplink.name: uplink.bandwidth for uplink in instance.cluster.network.uplinks},
     }
 
 
