@@ -17,6 +17,8 @@ from pipette_milp.plans import default_cells
 from pipette_milp.schema.constants import CostConstants
 
 GB, GIB = 1e9, 2.0**30
+PERIODS = 4
+"""Multiples of the pipeline depth after which an iteration grows evenly with every further micro-batch."""
 
 
 @dataclass(frozen=True)
@@ -92,16 +94,31 @@ def run_durations(costs: CostModel, expressed: Expressed) -> Durations:
 
 
 def iteration_s(costs: CostModel, expressed: Expressed) -> float:
-    """Simulated seconds of one iteration."""
-    configuration = expressed.configuration
-    graph = simulator.event_graph(
-        configuration.schedule,
-        configuration.pipeline,
-        configuration.virtual_stages,
-        configuration.num_micro_batches,
-        configuration.pipeline_transfers,
-    )
-    return simulator.simulated_s(graph, run_durations(costs, expressed))
+    """Simulated seconds of one iteration.
+
+    With many micro-batches the longest path repeats itself from a few times the pipeline depth on (the graph is
+    periodic in the micro-batch, so its longest path grows by the mean of the heaviest cycle): two simulations
+    give the period, the rest is added.
+    """
+    configuration, durations = expressed.configuration, run_durations(costs, expressed)
+    pipeline, micro_batches = configuration.pipeline, configuration.num_micro_batches
+
+    def simulated_s(count: int) -> float:
+        graph = simulator.event_graph(
+            configuration.schedule,
+            pipeline,
+            configuration.virtual_stages,
+            count,
+            configuration.pipeline_transfers,
+        )
+        return simulator.simulated_s(graph, durations)
+
+    short = PERIODS * pipeline + micro_batches % pipeline
+    long = short + pipeline
+    if micro_batches <= long:
+        return simulated_s(micro_batches)
+    after = simulated_s(long)
+    return after + (micro_batches - long) / pipeline * (after - simulated_s(short))
 
 
 def distinct_replicas(durations: Durations) -> Durations:

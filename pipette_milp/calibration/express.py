@@ -8,6 +8,7 @@ from typing import Any
 
 from pipette_milp import presets
 from pipette_milp.calibration.facts import (
+    ATTAINED_FRACTIONS,
     CARDS_OF_GPU,
     CLUSTERS,
     GPU_OF_MODEL,
@@ -137,7 +138,8 @@ def _training(run: Run, facts: FrameworkFacts) -> dict[str, Any]:
         "flash_attention": bool(run.flag("flash_attention")),
         "scatter_gather_hops": facts.scatter_gather_hops,
         "overlap": {
-            "gradient_reduce": facts.overlap_gradient_reduce,
+            "gradient_reduce": facts.overlap_gradient_reduce
+            and not (facts.sharded_reduce_exposed and sharding != "none"),
             "parameter_gather": facts.overlap_parameter_gather and sharding != "none",
             "tensor": default_constants().profile(facts.profile).tensor_overlap
             if facts.overlap_tensor and parallel
@@ -223,6 +225,7 @@ def _cards(run: Run, nodes: int) -> tuple[int, float]:
     if facts is not None:
         if facts.all_reduce_bytes_per_s:
             return facts.cards, _measured(facts, nodes) / facts.cards
+        attained = ATTAINED_FRACTIONS.get(facts.technology, attained)
         return facts.cards, attained * facts.bytes_per_s_per_card
     for beginning, (cards, nominal) in CARDS_OF_GPU:
         if run.text("gpu_model").upper().startswith(beginning):

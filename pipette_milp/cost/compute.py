@@ -19,9 +19,9 @@ from pipette_milp.transformer import Transformer
 
 FLASH_BACKWARD_FLOP = 2.5
 """Backward over forward operations of fused attention: five products for two (arXiv 2205.14135)."""
-ELEMENTWISE_KERNELS = 10
+ELEMENTWISE_KERNELS = 20
 """Kernels of a layer's forward besides its products: two norms, two residual additions, activation function,
-position embedding and splitting of heads. Nominal: ``launch_s`` is fitted on top of it."""
+position embedding, splitting of heads, biases, casts. Nominal: ``launch_s`` is fitted on top of it."""
 SCORE_KERNELS = 4
 """More of them without fused attention: scale and mask, softmax, dropout, transposition."""
 
@@ -87,6 +87,7 @@ class ComputeModel:
         forward = sum(product(m.tokens * tokens, m.inputs, m.outputs, m.count) for m in shapes)
         input_gradient = sum(product(m.tokens * tokens, m.outputs, m.inputs, m.count) for m in shapes)
         weight_gradient = sum(product(m.inputs, m.tokens * tokens, m.outputs, m.count) for m in shapes)
+        weight_gradient += self._accumulation_s(sum(m.inputs * m.outputs * m.count for m in shapes))
         core, core_backward, scores = self._attention(tokens, tensor)
         traffic = self._elementwise_s(tokens, tensor, sequence_parallel=sequence_parallel, kind=kind)
         # scores and values have no weights: both of their gradients belong to the input's part
@@ -111,10 +112,11 @@ class ComputeModel:
     def embedding(self, tokens: float, *, sequence_parallel: bool, tensor: int) -> TaskTime:
         """Look-up, addition of positions and dropout."""
         hidden = self.transformer.model.hidden_size / (tensor if sequence_parallel else 1)
-        moved = (
-            self.products.traffic_s(3.0 * tokens * hidden * self.element_bytes) * self.constants.time_scale
-        )
-        return TaskTime(moved, 0.0, moved)
+        moved = self.products.traffic_s(3.0 * tokens * hidden * self.element_bytes)
+        rows = self.transformer.padded_vocabulary(tensor) / tensor
+        gradient = moved + self._accumulation_s(rows * self.transformer.model.hidden_size)
+        scale = self.constants.time_scale
+        return TaskTime(scale * moved, 0.0, scale * gradient)
 
     def head(self, tokens: float, tensor: int) -> TaskTime:
         """Final norm, output matrix and loss; the loss works on fp32 copies of the logits."""
@@ -128,8 +130,13 @@ class ComputeModel:
         return TaskTime(
             scale * (product(tokens, hidden, rows) + loss),
             scale * (product(tokens, rows, hidden) + gradient),
-            scale * product(hidden, tokens, rows),
+            scale * (product(hidden, tokens, rows) + self._accumulation_s(hidden * rows)),
         )
+
+    def _accumulation_s(self, parameters: float) -> float:
+        """Adding a micro-batch's weight gradients to the buffer: read once, the buffer read and written."""
+        buffer = 4.0 if self.training.gradient_dtype == "fp32" else 2.0
+        return self.products.traffic_s(parameters * (self.element_bytes + 2 * buffer))
 
     def _attention(self, tokens: float, tensor: int) -> tuple[float, float, float]:
         """Core of attention: forward and backward seconds of its products, seconds of softmax and

@@ -25,6 +25,11 @@ TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.92), (128, 64, 0.75), (6
 """Rows, columns and relative speed of the tiles that libraries choose from: operands are reused in
 proportion to the tile's sides, so smaller ones wait more for memory (figures after the guide's table of
 tile sizes)."""
+TENSOR_CORE_WIDTH = 8
+"""Elements that rows of 16-bit operands must be a multiple of (16 bytes) for tensor cores: head width 108 costs a
+whole model 40 % (BigScience's runs 113 and 116 beside 111 and 114)."""
+PLAIN_SHARE = 16
+"""Tensor-core peak over fp32 peak where a data sheet does not give the latter (312 / 19.5 on an A100)."""
 WHOLE = 64
 """Elements a dimension should be a multiple of."""
 LEAST_DEPTH = 512
@@ -52,6 +57,13 @@ class Products:
         return rate * (self.constants.fp8_matrix_efficiency if self.precision == "fp8" else 1.0)
 
     @cached_property
+    def attained_without_tensor_cores(self) -> float:
+        """Of products that tensor cores cannot take."""
+        peaks = self.gpu.peak_flop_per_s
+        plain = peaks.get("fp32", peaks[self.precision] / PLAIN_SHARE)
+        return plain * self.attained_flop_per_s / peaks[self.precision]
+
+    @cached_property
     def attained_bytes_per_s(self) -> float:
         """Of element-wise kernels."""
         return self.gpu.memory_bytes_per_s * self.constants.memory_efficiency
@@ -66,8 +78,11 @@ class Products:
         for dimension in (rows, inner, columns):
             speed *= (1.0 - self.constants.misalignment) ** _missing_factors(dimension)
         moved = (rows * inner + inner * columns + rows * columns) * batch * self.element_bytes
-        tensor_cores_s = flop / (self.attained_flop_per_s * speed)
-        return max(tensor_cores_s, moved / self.attained_bytes_per_s) + self.constants.kernel_s
+        rate = self.attained_flop_per_s
+        if int(inner) % TENSOR_CORE_WIDTH or int(columns) % TENSOR_CORE_WIDTH:
+            rate = min(rate, self.attained_without_tensor_cores)
+        arithmetic_s = flop / (rate * speed)
+        return max(arithmetic_s, moved / self.attained_bytes_per_s) + self.constants.kernel_s
 
     def traffic_s(self, moved_bytes: float) -> float:
         """Seconds to move ``moved_bytes`` to and from device memory in element-wise kernels."""
