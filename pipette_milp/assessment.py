@@ -19,6 +19,7 @@ from pipette_milp.cost.durations import Durations
 from pipette_milp.cost.gpu_level import GpuLevel
 from pipette_milp.cost.gpu_placement import gpu_placement_durations
 from pipette_milp.cost.placement import exchanges_s, placement_durations
+from pipette_milp.cost.uncertainty import fit_probability
 from pipette_milp.errors import InputError, Problem
 from pipette_milp.plans import cells_of_plan, gpus_of_placement, placement_of_cells
 from pipette_milp.schema.evaluation import (
@@ -29,6 +30,7 @@ from pipette_milp.schema.evaluation import (
     Order,
     StageMemory,
     Throughput,
+    Uncertainty,
 )
 from pipette_milp.schema.plan import Configuration, Placement, Plan
 
@@ -50,6 +52,7 @@ class Assessment:
     breakdown: Breakdown
     throughput: Throughput
     memory: Memory
+    uncertainty: Uncertainty
     durations: DurationsRecord
     order: Order
 
@@ -72,6 +75,7 @@ class Assessment:
             "breakdown": self.breakdown,
             "throughput": self.throughput,
             "memory": self.memory,
+            "uncertainty": self.uncertainty,
         }
 
     def to_dict(self) -> dict[str, Any]:
@@ -85,6 +89,7 @@ class Assessment:
             "breakdown": self.breakdown.model_dump(mode="json"),
             "throughput": self.throughput.model_dump(mode="json"),
             "memory": self.memory.model_dump(mode="json"),
+            "uncertainty": self.uncertainty.model_dump(mode="json"),
             "durations": self.durations.model_dump(mode="json"),
             "order": self.order,
         }
@@ -126,6 +131,7 @@ def assess(costs: CostModel, configuration: Configuration, where: Placement | In
     tensor_s = _tensor_communication_s(costs, configuration, tables.gpu_level, classes)
     inside_s = [one + more for one, more in zip(tensor_s, exchanges_s(tables, layers, cells), strict=True)]
     timeline = simulator.simulate(graph, durations, *inside_s)
+    needed = memory(costs, configuration, placement)
     return Assessment(
         configuration=configuration,
         placement=placement,
@@ -133,7 +139,8 @@ def assess(costs: CostModel, configuration: Configuration, where: Placement | In
         critical_path=CriticalPath(**timeline.critical_path),
         breakdown=Breakdown(**timeline.breakdown),
         throughput=throughput(costs, configuration, placement, timeline.simulated_s),
-        memory=memory(costs, configuration, placement),
+        memory=needed,
+        uncertainty=uncertainty(costs, needed),
         durations=durations_record(durations),
         order=tuple(tuple(tuple(step) for step in steps) for steps in simulator.execution_order(graph)),
     )
@@ -154,6 +161,18 @@ def _tensor_communication_s(
     stages = np.arange(configuration.num_virtual_stages)[:, None]
     forward_s, backward_s = (np.array([times[kind] for times in by_class]) for kind in (0, 1))
     return forward_s[own, stages], backward_s[own, stages]
+
+
+def uncertainty(costs: CostModel, needed: Memory) -> Uncertainty:
+    """Deviations of measured runs from their estimates, and what they mean for this plan's memory."""
+    residuals = costs.constants.residuals
+    return Uncertainty(
+        time=residuals.time_sigma,
+        memory=residuals.memory_sigma,
+        fit_probability=fit_probability(
+            ((stage.peak_bytes, stage.capacity_bytes) for stage in needed.per_stage), residuals
+        ),
+    )
 
 
 def throughput(

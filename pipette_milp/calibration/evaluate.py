@@ -96,9 +96,9 @@ def run_durations(costs: CostModel, expressed: Expressed) -> Durations:
 def iteration_s(costs: CostModel, expressed: Expressed) -> float:
     """Simulated seconds of one iteration.
 
-    With many micro-batches the longest path repeats itself from a few times the pipeline depth on (the graph is
-    periodic in the micro-batch, so its longest path grows by the mean of the heaviest cycle): two simulations
-    give the period, the rest is added.
+    With many micro-batches the longest path repeats itself from a few times the pipeline depth on (the graph
+    is periodic in the micro-batch, so its longest path grows by the mean of the heaviest cycle): two
+    simulations give the period, the rest is added.
     """
     configuration, durations = expressed.configuration, run_durations(costs, expressed)
     pipeline, micro_batches = configuration.pipeline, configuration.num_micro_batches

@@ -61,7 +61,12 @@ FRAMEWORKS: tuple[tuple[str, FrameworkFacts], ...] = (
         ),
     ),
     # nanotron: fp32 gradient accumulation by default, reduced after the last backward of a bucket
-    ("nanotron", FrameworkFacts("nanotron", overlap_gradient_reduce=True, sharded_reduce_exposed=True, sequence_parallel=True)),
+    (
+        "nanotron",
+        FrameworkFacts(
+            "nanotron", overlap_gradient_reduce=True, sharded_reduce_exposed=True, sequence_parallel=True
+        ),
+    ),
     ("llm-foundry", FrameworkFacts("fsdp", overlap_gradient_reduce=True, overlap_parameter_gather=True)),
     ("fsdp", FrameworkFacts("fsdp", overlap_gradient_reduce=True, overlap_parameter_gather=True)),
     ("torchtitan", FrameworkFacts("fsdp", overlap_gradient_reduce=True, overlap_parameter_gather=True)),
@@ -132,14 +137,20 @@ class ClusterFacts:
 
 
 ATTAINED_FRACTIONS = {"omni-path": 0.22}
-"""Attained / nominal rate of large collectives where the preset rule (InfiniBand) does not hold: Omni-Path moves
-data with the host's processors. Fitted, as the twelfth constant, to BigScience's 25 runs with hidden size
-14336, whose data degrees go from 4 to 32: mean error 6.5 % with 0.15, 5.2 % with 0.20, 5.8 % with 0.25, 7.5 %
-with 0.40. It serves the V100 runs on the same network too."""
+"""Attained / nominal rate of large collectives where the preset rule (InfiniBand) does not hold: Omni-Path
+moves data with the host's processors. Fitted, as the twelfth constant, to BigScience's 25 runs with hidden
+size 14336, whose data degrees go from 4 to 32: mean error 6.5 % with 0.15, 5.2 % with 0.20, 5.8 % with 0.25,
+7.5 % with 0.40. It serves the V100 runs on the same network too."""
 
 CLUSTERS: tuple[tuple[str, ClusterFacts], ...] = (
-    ("bloom", ClusterFacts(4, 12.5e9, "Jean Zay, 8 x A100 nodes with 4 Omni-Path links of 100 Gbit/s", "omni-path")),
-    ("bs1b3", ClusterFacts(4, 12.5e9, "Jean Zay, 4 x V100 nodes with 4 Omni-Path links of 100 Gbit/s", "omni-path")),
+    (
+        "bloom",
+        ClusterFacts(4, 12.5e9, "Jean Zay, 8 x A100 nodes with 4 Omni-Path links of 100 Gbit/s", "omni-path"),
+    ),
+    (
+        "bs1b3",
+        ClusterFacts(4, 12.5e9, "Jean Zay, 4 x V100 nodes with 4 Omni-Path links of 100 Gbit/s", "omni-path"),
+    ),
     (
         "nanotron",
         ClusterFacts(

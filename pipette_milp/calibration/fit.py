@@ -1,8 +1,9 @@
 """The fit of the shipped constants: ``python -m pipette_milp.calibration.fit RUNS.csv -o constants.json``.
 
-Every constant is shared: those of the GPU by all runs on its architecture, those of a framework by all sources that
-used it. No figure belongs to a row, a model or a source. Each subset of the table counts alike, whatever its
-size; of large subsets a fixed share of the rows is used (every k-th), which also leaves rows that the fit never saw.
+Every constant is shared: those of the GPU by all runs on its architecture, those of a framework by all
+sources that used it. No figure belongs to a row, a model or a source. Each subset of the table counts alike,
+whatever its size; of large subsets a fixed share of the rows is used (every k-th), which also leaves rows
+that the fit never saw.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ def parameters_of(prepared: Sequence[Prepared]) -> list[Parameter]:
     found = [
         parameter
         for parameter in GPU_PARAMETERS
-        if not parameter.name.startswith("matrix_efficiency.") or parameter.name.split(".")[1] in architectures
+        if not parameter.name.startswith("matrix_efficiency.")
+        or parameter.name.split(".")[1] in architectures
         if parameter.name != "fp8_matrix_efficiency" or "fp8" in precisions
     ]
     for profile in profiles:
@@ -152,9 +154,7 @@ def fit_constants(
     measured = np.log([item.run.number("measured_iter_time_s") or math.nan for item in prepared])
     sizes = Counter(item.run.subset for item in prepared)
     weights = np.array([min(1.0, SUBSET_WEIGHT / sizes[item.run.subset]) for item in prepared])
-    affected = [
-        np.flatnonzero([touches(name, item) for item in prepared]).astype(np.int64) for name in names
-    ]
+    affected = [np.flatnonzero([touches(name, item) for item in prepared]).astype(np.int64) for name in names]
 
     def residuals(values: Array, rows: IntArray) -> Array:
         constants = with_values(start, names, values)

@@ -97,7 +97,9 @@ def fit(
                 break
             damping *= 6
         if progress is not None:
-            progress(f"step {step + 1}: weighted median error {100 * weighted_median(np.abs(now), weights):.2f} %")
+            progress(
+                f"step {step + 1}: weighted median error {100 * weighted_median(np.abs(now), weights):.2f} %"
+            )
         if not improved or gain < 1e-3 * before:
             break
     errors = np.sqrt(np.maximum(np.diag(np.linalg.inv(normal)), 0.0))

@@ -15,10 +15,27 @@ def main(arguments: list[str] | None = None) -> None:
     words = sys.argv[1:] if arguments is None else list(arguments)
     # Accepted before and after the command's name alike.
     common.debug = "--debug" in words
+    words = [word for word in words if word != "--debug"]
+    common.constants = _taken(words, "--constants")
     try:
-        _application()(args=[word for word in words if word != "--debug"], prog_name="pipette-milp")
+        _application()(args=words, prog_name="pipette-milp")
     except KeyboardInterrupt:
         sys.exit(ExitCode.INTERRUPTED)
+
+
+def _taken(words: list[str], option: str) -> str | None:
+    """Value of an option, which is taken out of the words; the last one counts."""
+    value = None
+    for index in reversed(range(len(words))):
+        found: str | None = None
+        if words[index].startswith(f"{option}="):
+            found = words.pop(index).partition("=")[2]
+        elif words[index] == option:
+            found = words.pop(index + 1) if index + 1 < len(words) else ""
+            words.pop(index)
+        if found is not None and value is None:
+            value = found
+    return value
 
 
 def _application() -> Any:
@@ -54,6 +71,12 @@ def _application() -> Any:
     @app.callback()
     def top(
         debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
+        constants: str = typer.Option(
+            "",
+            "--constants",
+            metavar="FILE",
+            help="Constants of the cost model as `calibrate` writes them; with every command that estimates.",
+        ),
         show_version: bool = typer.Option(
             False, "--version", callback=version, is_eager=True, help="Show the version and exit."
         ),

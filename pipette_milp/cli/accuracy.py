@@ -13,16 +13,10 @@ from pipette_milp.cli.common import answer_only, command, tell, warn
 if TYPE_CHECKING:
     from pipette_milp.calibration.accuracy import SubsetAccuracy
 
-ConstantsFile = Annotated[
-    str | None,
-    typer.Option("--constants", metavar="FILE", help="Constants of the cost model, as `calibrate` writes."),
-]
-
 
 @command
 def accuracy(
     runs: Annotated[str, typer.Argument(metavar="RUNS.csv", help="Measured runs; - is standard input.")],
-    constants: ConstantsFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
     rows: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write every run beside its estimate as CSV.")
@@ -38,11 +32,11 @@ def accuracy(
     from pipette_milp.calibration.accuracy import accuracy_table, judge
     from pipette_milp.calibration.runs import read_runs
     from pipette_milp.cli.common import check_writable
-    from pipette_milp.schema.constants import load_constants
+    from pipette_milp.cli.inputs import chosen_constants
     from pipette_milp.schema.output import write_json_atomically
 
     check_writable(rows)
-    used = None if constants is None else load_constants(constants)
+    used = chosen_constants()
     table = read_runs(runs)
     if table.unknown_columns:
         warn([f"unknown columns are not read: {', '.join(table.unknown_columns)}"])

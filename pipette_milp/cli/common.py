@@ -20,6 +20,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 debug = False
 """Set by ``--debug``: errors keep their traceback."""
+constants: str | None = None
+"""Set by ``--constants``: file with the constants of the cost model, for every command that estimates."""
 
 
 def command(function: Command) -> Command:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pipette_milp.errors import InputError
 
 if TYPE_CHECKING:
+    from pipette_milp.schema.constants import CostConstants
     from pipette_milp.schema.instance import Instance
     from pipette_milp.schema.plan import Configuration, Plan
     from pipette_milp.schema.result import SolveResult
@@ -17,6 +18,8 @@ PROBE_BYTES = 100 * 2**20
 MANY_PAIRS = 12
 """More unmeasured pairs than this are measured by one command over all their nodes."""
 
+CONSTANTS = "constants"
+"""Key of a result's settings: the constants of the cost model where they are not the shipped ones."""
 ASSUME_MISSING = "assume_missing_bytes_per_s"
 """Key of a result's settings: what unmeasured pairs were taken to attain."""
 
@@ -31,7 +34,7 @@ def read_instance(path: str, assume_missing: str | None = None) -> Instance:
     from pipette_milp.schema.instance import load_instance
     from pipette_milp.units import Dimension, parse_quantity
 
-    instance = load_instance(path)
+    instance = _with_constants(load_instance(path))
     missing = instance.missing_pairs()
     if assume_missing is not None:
         try:
@@ -47,17 +50,24 @@ def read_instance(path: str, assume_missing: str | None = None) -> Instance:
 
 
 def read_instance_of(path: str, result: SolveResult) -> Instance:
-    """The instance a result was found for, unmeasured pairs filled as its settings say.
+    """The instance a result was found for, unmeasured pairs and constants as its settings say.
 
     Raises:
         InputError: unreadable, or another instance than the result names.
     """
+    from pipette_milp.schema.constants import CostConstants
     from pipette_milp.schema.instance import load_instance
+    from pipette_milp.schema.strict import validate
 
     instance = load_instance(path)
     assumed = result.settings.get(ASSUME_MISSING)
     if isinstance(assumed, int | float) and assumed > 0:
         instance = instance.with_missing(float(assumed))
+    used = result.settings.get(CONSTANTS)
+    if isinstance(used, dict):
+        instance = instance.with_constants(validate(CostConstants, used, f"{path}: settings.{CONSTANTS}"))
+    else:
+        instance = _with_constants(instance)
     if instance.sha256() != result.instance_sha256:
         raise InputError(
             f"the result was found for another instance: it names {result.instance_sha256[:12]}, "
@@ -65,6 +75,32 @@ def read_instance_of(path: str, result: SolveResult) -> Instance:
             source=path,
         )
     return instance
+
+
+def _with_constants(instance: Instance) -> Instance:
+    """The instance with the constants of ``--constants``, if given.
+
+    Raises:
+        InputError: the file is unreadable, or a constant is outside its plausible range.
+    """
+    constants = chosen_constants()
+    return instance if constants is None else instance.with_constants(constants)
+
+
+def chosen_constants() -> CostConstants | None:
+    """Constants of ``--constants``; None = the shipped ones.
+
+    Raises:
+        InputError: the file is unreadable, or a constant is outside its plausible range.
+    """
+    from pipette_milp.cli import common
+    from pipette_milp.schema.constants import load_constants
+
+    if common.constants is None:
+        return None
+    if not common.constants:
+        raise InputError("needs a file name", source="--constants")
+    return load_constants(common.constants)
 
 
 def _missing_message(instance: Instance, missing: list[tuple[str, str]]) -> str:

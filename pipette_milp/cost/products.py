@@ -26,8 +26,8 @@ TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.92), (128, 64, 0.75), (6
 proportion to the tile's sides, so smaller ones wait more for memory (figures after the guide's table of
 tile sizes)."""
 TENSOR_CORE_WIDTH = 8
-"""Elements that rows of 16-bit operands must be a multiple of (16 bytes) for tensor cores: head width 108 costs a
-whole model 40 % (BigScience's runs 113 and 116 beside 111 and 114)."""
+"""Elements that rows of 16-bit operands must be a multiple of (16 bytes) for tensor cores: head width 108
+costs a whole model 40 % (BigScience's runs 113 and 116 beside 111 and 114)."""
 PLAIN_SHARE = 16
 """Tensor-core peak over fp32 peak where a data sheet does not give the latter (312 / 19.5 on an A100)."""
 WHOLE = 64

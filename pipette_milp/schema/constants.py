@@ -50,6 +50,10 @@ class Residuals(FrozenModel):
     """What is left between estimates and measured runs: standard deviations of log(measured / estimated)."""
 
     time_sigma: Annotated[float, Field(ge=0.0)]
+    """Of one estimate."""
+    ranking_sigma: Annotated[float, Field(ge=0.0)]
+    """Of the difference of two estimates for one model, GPU count and global batch: what tells plans
+    apart."""
     memory_sigma: Annotated[float, Field(ge=0.0)]
     memory_bias: float = 0.0
     """Mean of log(measured / estimated) of the memory figures."""

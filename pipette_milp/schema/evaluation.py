@@ -95,6 +95,15 @@ class StageMemory(FrozenModel):
     """Global GPU id."""
 
 
+class Uncertainty(FrozenModel):
+    """How far estimates were from measured runs: standard deviations, relative."""
+
+    time: float = Field(ge=0.0)
+    memory: float = Field(ge=0.0)
+    fit_probability: float = Field(ge=0.0, le=1.0)
+    """That no GPU runs out of memory, from the residuals of the memory estimates; no reserve is taken off."""
+
+
 class Memory(FrozenModel):
     """Memory by pipeline stage."""
 

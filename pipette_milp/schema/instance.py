@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, JsonValue, ValidationError, model_validator
 
 from pipette_milp.schema.cluster import ClusterSection
+from pipette_milp.schema.constants import CostConstants
 from pipette_milp.schema.contradictions import contradictions
 from pipette_milp.schema.model import ModelSection
 from pipette_milp.schema.plan import FrozenModel
@@ -115,6 +116,11 @@ class Instance(FrozenModel):
             for j, value in enumerate(row)
             if i != j and value is None and i in used and j in used
         ]
+
+    def with_constants(self, constants: CostConstants) -> Instance:
+        """A copy whose costs use these constants."""
+        compute = self.compute.model_copy(update={"constants": constants})
+        return self.model_copy(update={"compute": compute})
 
     def with_missing(self, bytes_per_s: float) -> Instance:
         """A copy whose unmeasured pairs are taken to attain ``bytes_per_s`` (in the matrix's meaning)."""

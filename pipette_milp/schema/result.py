@@ -17,6 +17,7 @@ from pipette_milp.schema.evaluation import (
     Order,
     Seconds,
     Throughput,
+    Uncertainty,
 )
 from pipette_milp.schema.output import dump_json
 from pipette_milp.schema.plan import Configuration, FrozenModel, Placement, Plan
@@ -74,6 +75,7 @@ class RankedPlan(FrozenModel):
     breakdown: Breakdown | None = None
     throughput: Throughput | None = None
     memory: Memory | None = None
+    uncertainty: Uncertainty | None = None
 
 
 class Baseline(FrozenModel):
@@ -152,6 +154,7 @@ class SolveResult(FrozenModel):
     breakdown: Breakdown | None = None
     throughput: Throughput | None = None
     memory: Memory | None = None
+    uncertainty: Uncertainty | None = None
     configurations: tuple[ConfigurationRecord, ...] = ()
     trace: tuple[TracePoint, ...] = ()
 

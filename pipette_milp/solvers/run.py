@@ -32,9 +32,6 @@ from pipette_milp.search_space import SearchSpace, blocking_reason, enumerate_sp
 from pipette_milp.solvers import SOLVERS, WITH_VARIANTS
 from pipette_milp.solvers.state import Limits, Listener, SearchState
 
-MODEL_ERROR = 0.05
-"""Relative error of simulated against real times that plans must differ by to be told apart. A placeholder
-until estimates are compared with measured runs; it is written into the result as such."""
 MOST_THREADS = 8
 """Worker processes used where the user names no number."""
 
@@ -136,6 +133,7 @@ def _result(
         breakdown=best.breakdown,
         throughput=best.throughput,
         memory=best.memory,
+        uncertainty=best.uncertainty,
         trace=_trace(state, scale, best.simulated_s, bound),
         **common,  # type: ignore[arg-type]
     )
@@ -190,7 +188,8 @@ def _ranked(state: SearchState, best: Assessment, keep: int) -> tuple[RankedPlan
                 placement=plan.placement,
                 simulated_s=plan.simulated_s,
                 lower_bound_s=min(bound, plan.simulated_s) if state.proves else None,
-                indistinguishable=family != state.incumbent and ratio < 1 + MODEL_ERROR,
+                indistinguishable=family != state.incumbent
+                and ratio < 1 + state.costs.constants.residuals.ranking_sigma,
                 durations=plan.durations,
                 order=plan.order,
                 critical_path=plan.critical_path,
@@ -280,6 +279,7 @@ def _baseline(costs: CostModel, baseline: Configuration | Plan) -> Baseline:
 def _settings(state: SearchState) -> dict[str, object]:
     """Every default that was used."""
     instance, cluster, limits = state.costs.instance, state.costs.cluster, state.limits
+    given = instance.compute.constants
     return {
         "time_limit_s": limits.time_s,
         "gap": limits.gap,
@@ -290,8 +290,10 @@ def _settings(state: SearchState) -> dict[str, object]:
             if cluster.meshes
             else "aligned groups: a tensor group is consecutive GPUs of one node"
         ),
-        "model_error": MODEL_ERROR,
-        "model_error_source": "placeholder, not yet compared with measured runs",
+        "model_error": state.costs.constants.residuals.ranking_sigma,
+        "model_error_source": "difference of two estimates for one model and GPU count, on measured runs",
+        "constants": None if given is None else given.model_dump(mode="json"),
+        "constants_provenance": state.costs.constants.provenance,
         "contention": "groups",
         "training": instance.training.model_dump(mode="json"),
         "memory_reserve": instance.search.memory_reserve,

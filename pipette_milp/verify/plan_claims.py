@@ -21,7 +21,7 @@ from pipette_milp.search_space import SearchSpace
 from pipette_milp.verify.claims import TOLERANCE, Claim, close, differences, judged
 from pipette_milp.verify.families import family_key, per_sequence_s
 
-PARTS = ("durations", "order", "critical_path", "breakdown", "throughput", "memory")
+PARTS = ("durations", "order", "critical_path", "breakdown", "throughput", "memory", "uncertainty")
 """What a result says about a plan besides its time; left out means not claimed."""
 ACCOUNTS = ("critical_path", "breakdown")
 """Shares of the iteration: their entries are differences of large numbers, so rounding counts against it."""
