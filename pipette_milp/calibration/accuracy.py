@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from pipette_milp.calibration.evaluate import Estimate, estimate_run
-from pipette_milp.calibration.express import Refused, express
+from pipette_milp.calibration.express import express
+from pipette_milp.calibration.facts import Refused
 from pipette_milp.calibration.runs import Run
 from pipette_milp.errors import InputError
 from pipette_milp.schema.constants import CostConstants

@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from pipette_milp import presets
-from pipette_milp.calibration.facts import (
-    ATTAINED_FRACTIONS,
-    CARDS_OF_GPU,
-    CLUSTERS,
-    GPU_OF_MODEL,
-    ClusterFacts,
-    FrameworkFacts,
-    framework_facts,
-    model_facts,
-)
+from pipette_milp.calibration.clusters import cluster_section
+from pipette_milp.calibration.facts import FrameworkFacts, Refused, framework_facts, model_facts
 from pipette_milp.calibration.runs import Run
 from pipette_milp.cost.build import CostModel
-from pipette_milp.errors import InputError, PipetteError
-from pipette_milp.legality import check_legal
+from pipette_milp.errors import InputError
+from pipette_milp.legality import illegalities
+from pipette_milp.schedules import get_schedule
 from pipette_milp.schema.constants import CostConstants, default_constants
 from pipette_milp.schema.instance import Instance, parse_instance
 from pipette_milp.schema.plan import Configuration, Stage
-from pipette_milp.units import Dimension, parse_quantity
-
-
-class Refused(PipetteError):
-    """A row that cannot be expressed; the message is the reason."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +39,30 @@ def express(run: Run, constants: CostConstants | None = None) -> Expressed:
         instance = parse_instance(data)
         configuration = _configuration(run, instance)
         costs = CostModel.of(instance)
-        check_legal(costs, configuration)
+        problems = [
+            problem
+            for problem in illegalities(costs, configuration)
+            if not (problem.path == "schedule" and _only_needs_a_layout(configuration))
+        ]
+        if problems:
+            raise Refused("; ".join(str(problem) for problem in problems))
+    except Refused:
+        raise
     except InputError as error:
         raise Refused("; ".join(str(problem) for problem in error.problems)) from None
     return Expressed(run, instance, configuration)
+
+
+def _only_needs_a_layout(configuration: Configuration) -> bool:
+    """Whether the schedule's only objection is that uneven chunks need an explicit pipeline layout: the run
+    had one."""
+    reason = get_schedule(configuration.schedule).legality(
+        configuration.pipeline,
+        configuration.virtual_stages,
+        configuration.num_micro_batches,
+        configuration.pipeline_transfers,
+    )
+    return reason is None
 
 
 def _instance(run: Run) -> dict[str, Any]:
@@ -65,14 +73,12 @@ def _instance(run: Run) -> dict[str, Any]:
         "provenance": run.text("source"),
         "model": _model(run),
         "training": _training(run, facts),
-        "cluster": _cluster(run),
+        "cluster": cluster_section(run),
         "compute": {"kind": "analytic", "framework_profile": facts.profile},
     }
 
 
 def _model(run: Run) -> dict[str, Any]:
-    if run.count("moe_experts", 1) > 1:
-        raise Refused("mixture of experts is not supported yet")
     heads, hidden = run.count("heads"), run.count("hidden")
     section: dict[str, Any] = {
         "name": run.text("model_name", "model"),
@@ -85,8 +91,26 @@ def _model(run: Run) -> dict[str, Any]:
         "sequence_length": run.count("seq_len"),
         **model_facts(run.text("model_name")),
     }
-    if hidden % heads:
+    if run.count("moe_experts", 1) > 1:
+        if "moe" not in section:
+            raise Refused(f"the experts' width of {section['name']!r} is not known")
+        section["moe"] = {
+            **section["moe"],
+            "experts": run.count("moe_experts"),
+            "top_k": run.count("moe_topk"),
+        }
+        dense = re.search(r"dense_layers=(\d+)", run.text("notes"))
+        if dense is not None:
+            section["moe"]["first_dense_layers"] = int(dense[1])
+        if not section["moe"].get("first_dense_layers"):
+            # tables give the experts' width where no layer is dense
+            section["ffn_hidden_size"] = section["moe"]["ffn_hidden_size"]
+    else:
+        section.pop("moe", None)
+    if "head_dim" not in section and "mla" not in section and hidden % heads:
         raise Refused(f"hidden size {hidden} is no multiple of {heads} heads")
+    if "mla" in section:
+        section["head_dim"] = section["mla"]["v_head_dim"]
     return section
 
 
@@ -132,6 +156,7 @@ def _training(run: Run, facts: FrameworkFacts) -> dict[str, Any]:
     section: dict[str, Any] = {
         "global_batch_size": run.count("global_batch"),
         "precision": precision,
+        "framework": facts.framework,
         "data_sharding": sharding,
         "sequence_parallel": parallel,
         "recompute": run.text("recompute", facts.recompute).lower(),
@@ -140,7 +165,7 @@ def _training(run: Run, facts: FrameworkFacts) -> dict[str, Any]:
         "overlap": {
             "gradient_reduce": facts.overlap_gradient_reduce
             and not (facts.sharded_reduce_exposed and sharding != "none"),
-            "parameter_gather": facts.overlap_parameter_gather and sharding != "none",
+            "parameter_gather": facts.overlap_parameter_gather and sharding in ("optimizer", "gradients"),
             "tensor": default_constants().profile(facts.profile).tensor_overlap
             if facts.overlap_tensor and parallel
             else 0.0,
@@ -152,101 +177,10 @@ def _training(run: Run, facts: FrameworkFacts) -> dict[str, Any]:
     return section
 
 
-def gpu_preset(run: Run) -> dict[str, Any]:
-    """GPU preset of a row.
-
-    Raises:
-        Refused: none, or mixed GPUs.
-    """
-    name = run.text("gpu_model")
-    if "+" in name:
-        raise Refused("mixed GPU types are not supported yet")
-    memory = run.number("gpu_mem_gb")
-    for beginning, canonical in GPU_OF_MODEL:
-        if name.upper().startswith(beginning.upper()):
-            if canonical == "a100-80gb" and memory is not None and memory <= 40:
-                canonical = "a100-40gb"
-            if canonical == "v100-16gb" and memory is not None and memory >= 32:
-                canonical = "v100-32gb"
-            return presets.find_preset("gpu", canonical)[1]
-    try:
-        return presets.find_preset("gpu", name)[1]
-    except InputError as error:
-        raise Refused(str(error)) from None
-
-
-def _cluster(run: Run) -> dict[str, Any]:
-    gpu = gpu_preset(run)
-    gpus = run.count("num_gpus")
-    per_node = min(run.count("gpus_per_node", 8), gpus)
-    if gpus % per_node:
-        raise Refused(f"{gpus} GPUs are no multiple of {per_node} per node")
-    nodes = gpus // per_node
-    links = presets.scale_up(gpu["scale_up"])
-    attained = parse_quantity(links["attained"], Dimension.BANDWIDTH)
-    nominal = parse_quantity(links["nominal"], Dimension.BANDWIDTH)
-    stated = run.number("intra_node_bw_GBps")
-    if stated is not None and not gpu["scale_up"].startswith("nvlink"):
-        # tables give NVLink in one direction, in both, or half of it: there the data sheet counts
-        attained *= stated * 1e9 / nominal
-    network: dict[str, Any] = {}
-    node_type: dict[str, Any] = {"gpus": [gpu["name"], per_node]}
-    if per_node > 1:
-        node_type["scale_up"] = {
-            "kind": "switch",
-            "per_gpu_bandwidth": attained,
-            "latency": links["latency"],
-        }
-    if nodes > 1:
-        cards, card = _cards(run, nodes)
-        node_type["nics"] = {"count": cards, "bandwidth": card}
-        network["inter_node"] = {
-            "bandwidth": cards * card,
-            "latency": presets.network_rule()["latency"],
-            "source": "nominal",
-        }
-    return {
-        "gpu_types": {gpu["name"]: {key: gpu[key] for key in ("memory", "peak_flops", "memory_bandwidth")}},
-        "node_types": {"node": node_type},
-        "nodes": [{"name": "node-{:04d}", "count": nodes, "type": "node"}],
-        "network": network,
-    }
-
-
-def _cards(run: Run, nodes: int) -> tuple[int, float]:
-    """Number of network cards of a node and what each attains, bytes/s."""
-    attained: float = presets.network_rule()["attained_fraction"]
-    stated = run.number("inter_node_bw_Gbps")
-    if stated is not None:
-        total = stated * 1e9 / 8
-        cards = max(1, min(8, round(total / 25e9)))
-        return cards, attained * total / cards
-    facts = dict(CLUSTERS).get(run.source)
-    if facts is not None:
-        if facts.all_reduce_bytes_per_s:
-            return facts.cards, _measured(facts, nodes) / facts.cards
-        attained = ATTAINED_FRACTIONS.get(facts.technology, attained)
-        return facts.cards, attained * facts.bytes_per_s_per_card
-    for beginning, (cards, nominal) in CARDS_OF_GPU:
-        if run.text("gpu_model").upper().startswith(beginning):
-            return cards, attained * nominal
-    raise Refused("the network between nodes is not known: give inter_node_bw_Gbps")
-
-
-def _measured(facts: ClusterFacts, nodes: int) -> float:
-    """Measured all-reduce bandwidth of the smallest measured cluster that is at least as large."""
-    for size, value in facts.all_reduce_bytes_per_s:
-        if size >= nodes:
-            return value
-    return facts.all_reduce_bytes_per_s[-1][1]
-
-
 def _configuration(run: Run, instance: Instance) -> Configuration:
     training = instance.training
     pipeline, tensor = run.count("pp", 1), run.count("tp", 1)
     context, chunks = run.count("cp", 1), run.count("vpp", 1)
-    if run.count("ep", 1) > 1:
-        raise Refused("expert parallelism is not supported yet")
     grid = pipeline * tensor * context
     data = run.count("dp", max(1, run.count("num_gpus") // grid))
     micro_batch = run.count("micro_batch")
@@ -256,6 +190,7 @@ def _configuration(run: Run, instance: Instance) -> Configuration:
         "pipeline": pipeline,
         "tensor": tensor,
         "context": context,
+        "expert": run.count("ep", 1),
         "data": data,
         "virtual_stages": chunks,
         "micro_batch": micro_batch,

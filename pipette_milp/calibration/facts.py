@@ -10,6 +10,12 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from pipette_milp.errors import PipetteError
+
+
+class Refused(PipetteError):
+    """A row that cannot be expressed; the message is the reason."""
+
 
 @dataclass(frozen=True)
 class FrameworkFacts:
@@ -17,6 +23,8 @@ class FrameworkFacts:
 
     profile: str
     """Key of the constants' ``frameworks``."""
+    framework: str = "megatron"
+    """Whose rules of legality and buffers it has, as in ``training.framework``."""
     gradient_dtype: dict[str, str] = field(default_factory=dict)
     """By precision; the schema's default otherwise."""
     scatter_gather_hops: bool = False
@@ -33,8 +41,8 @@ class FrameworkFacts:
 
 FRAMEWORKS: tuple[tuple[str, FrameworkFacts], ...] = (
     # DeepSpeed's pipeline engine partitions hops over tensor ranks (deepspeed/runtime/pipe/engine.py)
-    ("megatron-deepspeed", FrameworkFacts("megatron-deepspeed", scatter_gather_hops=True)),
-    ("deepspeed pipeline", FrameworkFacts("deepspeed", scatter_gather_hops=True)),
+    ("megatron-deepspeed", FrameworkFacts("megatron-deepspeed", "deepspeed", scatter_gather_hops=True)),
+    ("deepspeed pipeline", FrameworkFacts("deepspeed", "deepspeed", scatter_gather_hops=True)),
     ("megatron-lm + deepspeed", FrameworkFacts("megatron-v2")),
     # arXiv 2104.04473, section 4.1: scatter/gather of hops; its code has no overlap of any collective
     ("megatron-lm v2", FrameworkFacts("megatron-v2", scatter_gather_hops=True)),
@@ -43,7 +51,7 @@ FRAMEWORKS: tuple[tuple[str, FrameworkFacts], ...] = (
     (
         "nemo",
         FrameworkFacts(
-            "megatron",
+            "nemo",
             overlap_gradient_reduce=True,
             overlap_parameter_gather=True,
             overlap_tensor=True,
@@ -53,7 +61,7 @@ FRAMEWORKS: tuple[tuple[str, FrameworkFacts], ...] = (
     (
         "megatron-bridge",
         FrameworkFacts(
-            "megatron",
+            "nemo",
             overlap_gradient_reduce=True,
             overlap_parameter_gather=True,
             overlap_tensor=True,
@@ -102,9 +110,58 @@ _GPT: dict[str, Any] = {
     "biases": True,
 }
 
+_MLA = {
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+}
+_QWEN3 = {**_LLAMA, "head_dim": 128, "qk_norm": True}
+
 MODELS: tuple[tuple[str, dict[str, Any]], ...] = (
     # nanotron's benchmark script ties the embedding of the small models (1.34 and 3.57 B match only so)
     (r"nanotron-llama-[13]B", {**_LLAMA, "tied_embeddings": True}),
+    # shapes of the published config.json files
+    (
+        r"deepseek-?v2",
+        {
+            **_LLAMA,
+            "mla": _MLA,
+            "moe": {"ffn_hidden_size": 1536, "shared_ffn_hidden_size": 3072, "first_dense_layers": 1},
+        },
+    ),
+    (
+        r"deepseek-?v3",
+        {
+            **_LLAMA,
+            "mla": _MLA,
+            "moe": {
+                "ffn_hidden_size": 2048,
+                "shared_ffn_hidden_size": 2048,
+                "first_dense_layers": 3,
+                "router_bias": True,
+            },
+        },
+    ),
+    (
+        r"kimi-?k2",
+        {
+            **_LLAMA,
+            "mla": _MLA,
+            "moe": {
+                "ffn_hidden_size": 2048,
+                "shared_ffn_hidden_size": 2048,
+                "first_dense_layers": 1,
+                "router_bias": True,
+            },
+        },
+    ),
+    (r"qwen3-30B", {**_QWEN3, "moe": {"ffn_hidden_size": 768}}),
+    (r"qwen3-235B", {**_QWEN3, "moe": {"ffn_hidden_size": 1536}}),
+    (r"gpt-oss", {**_LLAMA, "head_dim": 64, "biases": True, "moe": {"ffn_hidden_size": 2880}}),
+    (r"mixtral-8x7B", {**_LLAMA, "moe": {"ffn_hidden_size": 14336}}),
+    (r"mixtral-8x22B", {**_LLAMA, "moe": {"ffn_hidden_size": 16384}}),
     (r"llama|nanotron|qwen|mistral|mixtral|deepseek|kimi|gpt-oss", _LLAMA),
     # squared ReLU, no gate (Nemotron-4 technical report)
     (r"nemotron", {**_LLAMA, "gated_mlp": False, "normalization": "layernorm"}),
@@ -173,17 +230,39 @@ CLUSTERS: tuple[tuple[str, ClusterFacts], ...] = (
 )
 """By the prefix of ``run_id``, where the columns hold no network."""
 
-CARDS_OF_GPU: tuple[tuple[str, tuple[int, float]], ...] = (
-    ("GB300", (4, 100e9)),
-    ("GB200", (4, 50e9)),
-    ("B300", (8, 100e9)),
-    ("B200", (8, 50e9)),
-    ("H200", (8, 50e9)),
-    ("H100", (8, 50e9)),
-    ("A100", (8, 25e9)),
-    ("V100", (4, 12.5e9)),
+CARDS_OF_GPU: tuple[tuple[str, tuple[int, int, float]], ...] = (
+    ("GB300", (4, 4, 100e9)),
+    ("GB200", (4, 4, 50e9)),
+    ("GH200", (4, 4, 25e9)),
+    ("B300", (8, 8, 100e9)),
+    ("B200", (8, 8, 50e9)),
+    ("H200", (8, 8, 50e9)),
+    ("H100", (8, 8, 50e9)),
+    ("A100", (8, 8, 25e9)),
+    ("V100", (4, 4, 12.5e9)),
 )
-"""Network cards of the vendor's reference node (DGX and NVL72 data sheets), where nothing else is known."""
+"""GPUs and network cards of the vendor's reference node, bytes/s of a card (DGX and NVL72 data sheets),
+where nothing else is known."""
+
+SCALE_UP_DOMAINS = {"GB200": 64, "GB300": 64}
+"""GPUs of an NVLink domain that a job uses: NVL72 racks keep two trays of four as spares."""
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """Links of a host in a mixed cluster, bytes/s."""
+
+    scale_up_bytes_per_s: float
+    attained_bytes_per_s: float
+    """Of its network card."""
+
+
+HOSTS: tuple[tuple[str, HostFacts], ...] = (
+    # AWS p3.8xlarge: 170 Gbit/s between GPUs, 10 Gbit/s card; g4dn.12xlarge: 50 and 50 (AMP, het_cluster.py)
+    ("V100", HostFacts(21.25e9, 0.92 * 1.25e9)),
+    ("T4", HostFacts(6.25e9, 0.92 * 6.25e9)),
+)
+"""By the beginning of the GPU's name."""
 
 GPU_OF_MODEL: tuple[tuple[str, str], ...] = (
     ("A100-40", "a100-40gb"),

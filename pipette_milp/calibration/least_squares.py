@@ -5,7 +5,7 @@ Small on purpose (numpy only), because the fit of the shipped constants has to b
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,21 +47,25 @@ def fit(
     weights: Array,
     affected: list[IntArray],
     *,
+    initial: Sequence[float] | None = None,
     iterations: int = 8,
     progress: Callable[[str], None] | None = None,
+    accepted: Callable[[Array], None] | None = None,
 ) -> Fit:
     """Minimises the weighted Huber loss of ``residuals`` plus the priors.
 
     Args:
         residuals: values [k] and indices of rows -> residuals of those rows.
         weights: [n]
+        initial: where to begin; default: the centres of the priors.
+        accepted: is told every point that is better than the one before.
         affected: for every parameter the indices of the rows it can change; the others need no work.
     """
     low = np.log([item.low for item in parameters])
     high = np.log([item.high for item in parameters])
     start = np.log([item.start for item in parameters])
     sigma = np.array([item.prior_sigma for item in parameters])
-    at = np.clip(start, low, high)
+    at = np.clip(start if initial is None else np.log(initial), low, high)
     damping, evaluations = 1e-3, 1
     every = np.arange(weights.size)
     now = residuals(np.exp(at), every)
@@ -93,6 +97,8 @@ def fit(
             gain = before - cost(after, trial, spread)
             if gain > 0:
                 at, now, improved = trial, after, True
+                if accepted is not None:
+                    accepted(np.exp(at))
                 damping = max(damping / 5, 1e-6)
                 break
             damping *= 6

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from pipette_milp.calibration.evaluate import iteration_s
-from pipette_milp.calibration.express import Expressed, Refused, express
+from pipette_milp.calibration.express import Expressed, express
+from pipette_milp.calibration.facts import Refused
 from pipette_milp.calibration.runs import Run
 from pipette_milp.cluster import Cluster
 from pipette_milp.cost.build import CostModel

@@ -87,7 +87,7 @@ class ComputeModel:
         forward = sum(product(m.tokens * tokens, m.inputs, m.outputs, m.count) for m in shapes)
         input_gradient = sum(product(m.tokens * tokens, m.outputs, m.inputs, m.count) for m in shapes)
         weight_gradient = sum(product(m.inputs, m.tokens * tokens, m.outputs, m.count) for m in shapes)
-        weight_gradient += self._accumulation_s(sum(m.inputs * m.outputs * m.count for m in shapes))
+        weight_gradient += self._accumulation_s(sum(m.parameters for m in shapes))
         core, core_backward, scores = self._attention(tokens, tensor)
         traffic = self._elementwise_s(tokens, tensor, sequence_parallel=sequence_parallel, kind=kind)
         # scores and values have no weights: both of their gradients belong to the input's part

@@ -79,7 +79,7 @@ class Products:
             speed *= (1.0 - self.constants.misalignment) ** _missing_factors(dimension)
         moved = (rows * inner + inner * columns + rows * columns) * batch * self.element_bytes
         rate = self.attained_flop_per_s
-        if int(inner) % TENSOR_CORE_WIDTH or int(columns) % TENSOR_CORE_WIDTH:
+        if _odd(inner, TENSOR_CORE_WIDTH) or _odd(columns, TENSOR_CORE_WIDTH):
             rate = min(rate, self.attained_without_tensor_cores)
         arithmetic_s = flop / (rate * speed)
         return max(arithmetic_s, moved / self.attained_bytes_per_s) + self.constants.kernel_s
@@ -128,12 +128,17 @@ def _busy(down: float, across: float, inner: float, batch: float, multiprocessor
     return useful * waves / math.ceil(waves)
 
 
+def _odd(dimension: float, width: int) -> bool:
+    """Whether a dimension is no multiple of ``width``. A fraction is a mean (tokens of an expert): kernels
+    that take it pad it."""
+    return dimension == int(dimension) and int(dimension) % width != 0
+
+
 def _missing_factors(dimension: float) -> int:
     """Factors of two that a dimension lacks to a multiple of `WHOLE`."""
-    size = int(dimension)
     missing = 0
     step = WHOLE
-    while step > 1 and size % step:
+    while step > 1 and _odd(dimension, step):
         step //= 2
         missing += 1
     return missing
