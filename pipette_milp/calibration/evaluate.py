@@ -41,11 +41,12 @@ class Estimate:
         """The figure a source reports, in its unit (column ``mem_metric``)."""
         lower = metric.lower()
         by_stage = self.device_bytes if "nvidia-smi" in lower else self.allocated_bytes
-        if "rank 0" in lower or "first stage" in lower:
+        if "rank 0" in lower or "first stage" in lower or "nvidia-smi style" in lower:
+            # "nvidia-smi style" is what the first node printed
             by_stage = by_stage[:1]
         elif "first/last" in lower:
             by_stage = (by_stage[0], by_stage[-1])
-        unit = GIB if "gib" in lower or "nvidia-smi" in lower else GB
+        unit = GIB if "gib" in lower else GB
         return max(by_stage) / unit
 
 

@@ -95,7 +95,9 @@ class CostModel:
 
     @cached_property
     def memory(self) -> MemoryModel:
-        return MemoryModel(self.transformer, self.instance.training)
+        return MemoryModel(
+            self.transformer, self.instance.training, self.profile, self.constants.activation_scale
+        )
 
     @cached_property
     def usable_bytes_of_type(self) -> Array:

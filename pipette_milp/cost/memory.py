@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pipette_milp.cost.compute import ELEMENT_BYTES
 from pipette_milp.layer_shapes import LayerKind
 from pipette_milp.schedules.base import InFlight
+from pipette_milp.schema.constants import FrameworkProfile
 from pipette_milp.schema.plan import Configuration, DataSharding
 from pipette_milp.schema.training import TrainingSection
 from pipette_milp.transformer import Transformer
@@ -22,9 +23,9 @@ FRAGMENTATION = 0.05
 v1.2)."""
 GEMM_WORKSPACE_BYTES = 32 * 2**20
 """cuBLAS workspace on Hopper, bytes; smaller on older GPUs."""
-NCCL_BYTES = 1.5 * 2**30
-"""Communication buffers of the tensor, pipeline, data, embedding and model-parallel communicators, bytes:
-the middle of the 1 to 2 GiB seen in practice."""
+COMMUNICATOR_BYTES = 0.5 * 2**30
+"""Buffers of one NCCL communicator of more than one rank, bytes: channels times buffers of 4 MiB. Four to six
+communicators then hold the 1 to 3 GiB that BigScience's runs show over what torch had allocated."""
 CONTEXT_BYTES = 0.65 * 2**30
 """CUDA context and libraries, bytes: the middle of 0.5 to 0.8 GiB seen in practice."""
 FP8_WEIGHT_BYTES = 2.0
@@ -51,6 +52,8 @@ class StageMemory:
     optimizer_bytes: float
     activations_bytes: float
     other_bytes: float
+    communicators: int = 0
+    """NCCL communicators of more than one rank."""
 
     @property
     def allocated_peak_bytes(self) -> float:
@@ -68,7 +71,7 @@ class StageMemory:
 
     @property
     def peak_bytes(self) -> float:
-        return self.reserved_peak_bytes + NCCL_BYTES + CONTEXT_BYTES
+        return self.reserved_peak_bytes + self.communicators * COMMUNICATOR_BYTES + CONTEXT_BYTES
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,9 @@ class MemoryModel:
 
     transformer: Transformer
     training: TrainingSection
+    profile: FrameworkProfile
+    activation_scale: float = 1.0
+    """Of all activations; 1 unless a user's own runs say otherwise."""
 
     def stage(
         self,
@@ -136,7 +142,17 @@ class MemoryModel:
             optimizer_bytes=optimizer,
             activations_bytes=self._activations(configuration, layers, in_flight, stage),
             other_bytes=self._other(configuration, layers) + self._fp8_copies(configuration, layers),
+            communicators=self._communicators(configuration),
         )
+
+    def _communicators(self, configuration: Configuration) -> int:
+        """The world, tensor, context, pipeline, data, model-parallel and embedding groups of more than one
+        rank."""
+        c = configuration
+        sizes = (c.num_gpus, c.tensor, c.context, c.pipeline, c.data * c.context, c.expert)
+        both = c.tensor > 1 and c.pipeline > 1
+        tied = self.transformer.model.tied_embeddings and c.pipeline > 1
+        return sum(size > 1 for size in sizes) + both + tied
 
     def _static(
         self, configuration: Configuration, layers: Mapping[LayerKind, int], stage: int
@@ -170,6 +186,8 @@ class MemoryModel:
                 replicas,
                 sharding=configuration.data_sharding,
             )
+            if configuration.gradient_dtype == "fp32" and self.training.precision not in ("fp32", "tf32"):
+                gradients += parameters * self.profile.gradient_copy_bytes
             weights += parameters * static.weights
             gradients += parameters * static.gradients
             optimizer += parameters * static.optimizer
@@ -213,10 +231,12 @@ class MemoryModel:
             mask = model.hidden_size / split if transformer.dropout else 0.0
             activations += in_flight.full / configuration.virtual_stages * tokens * (8.0 + mask)
         if stage == configuration.pipeline - 1:
-            # one micro-batch: logits, their fp32 copy kept as softmax, the cast gradient
+            # one micro-batch: logits, their fp32 copy kept as softmax, the cast gradient; and the head's
+            # input
             logits = tokens * transformer.padded_vocabulary(tensor) / tensor
-            activations += logits * (2 * element + 4.0) + element * tokens * model.hidden_size / split
-        return activations
+            activations += logits * (self.profile.logit_bytes + 2 * (element - 2))
+            activations += element * tokens * model.hidden_size / split
+        return activations * self.profile.activation_factor * self.activation_scale
 
     def _other(self, configuration: Configuration, layers: Mapping[LayerKind, int]) -> float:
         """Workspace, gather buffer of sequence parallelism, whole parameters or gradients of sharded
@@ -241,6 +261,10 @@ class MemoryModel:
             default=0,
         )
         ranks = configuration.data * configuration.context
+        if configuration.data_sharding == "optimizer" and ranks > 1:
+            # no larger than an even stage: whatever the split, so that memory stays linear in layers
+            even = model.layers * largest / configuration.pipeline
+            other += 2 * element * min(self.profile.bucket_parameters, even)
         if configuration.data_sharding == "parameters" and ranks > 1:
             other += GATHERED_UNITS * largest * element
         elif configuration.data_sharding == "gradients" and ranks > 1:

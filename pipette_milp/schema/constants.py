@@ -41,6 +41,16 @@ class FrameworkProfile(FrozenModel):
     activation functions are fused into the products."""
     tensor_overlap: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
     """Share of exposed tensor collectives that chunked overlap hides, where the run uses it."""
+    activation_factor: Annotated[float, Field(ge=0.8, le=2.0)] = 1.0
+    """Activations over the tensors that the products and norms need: copies that a framework keeps
+    besides."""
+    gradient_copy_bytes: Annotated[float, Field(ge=0.0, le=4.0)] = 0.0
+    """Per parameter, 16-bit gradients kept beside an fp32 buffer: read in the sources, not fitted."""
+    logit_bytes: Annotated[float, Field(ge=2.0, le=16.0)] = 8.0
+    """Per logit at the loss, all copies together: read in the sources, not fitted."""
+    bucket_parameters: Annotated[float, Field(ge=0.0, le=1e10)] = 0.0
+    """Size of each of the two 16-bit buckets a sharded optimiser communicates with: the framework's
+    default."""
     asynchronous_tensor_reduce: bool = True
     """Whether the backward's tensor collectives run under the weight gradient's products: read in the
     sources, not fitted (Megatron-LM since 2022)."""

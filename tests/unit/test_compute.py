@@ -17,7 +17,8 @@ WEIGHTS = ((H, 3 * H), (H, H), (H, F), (F, H))
 """Inner dimension and columns of the layer's products."""
 FORWARD = sum(PRODUCT(TOKENS, k, n) for k, n in WEIGHTS)
 INPUT = sum(PRODUCT(TOKENS, n, k) for k, n in WEIGHTS)
-WEIGHT = sum(PRODUCT(k, TOKENS, n) for k, n in WEIGHTS)
+WEIGHT = sum(PRODUCT(k, TOKENS, n) + TRAFFIC(k * n * (2 + 4 + 4)) for k, n in WEIGHTS)
+"""Each product and its sum into the fp32 buffer: gradient read, buffer read and written."""
 SCORES = PRODUCT(S, H / A, S, A)
 VALUES = PRODUCT(S, S, H / A, A)
 PASSES = MODEL.profile.elementwise_passes
@@ -92,14 +93,17 @@ def test_a_layer_lasts_as_long_as_the_host_needs_to_issue_it() -> None:
 def test_embedding_and_head() -> None:
     compute = costs().compute
     moved = TRAFFIC(3 * TOKENS * H * 2)
-    assert compute.embedding(TOKENS, sequence_parallel=False, tensor=4) == TaskTime(moved, 0.0, moved)
+    table = 50_688 // 4 * H
+    replicated = compute.embedding(TOKENS, sequence_parallel=False, tensor=4)
+    assert replicated.forward_s == pytest.approx(moved)
+    assert replicated.backward_s == pytest.approx(moved + TRAFFIC(table * (2 + 4 + 4)))
     shared = compute.embedding(TOKENS, sequence_parallel=True, tensor=4)
     assert shared.forward_s == pytest.approx(moved / 4)
     head = compute.head(TOKENS, 1)
     assert head.forward_s == pytest.approx(PRODUCT(TOKENS, H, V) + TRAFFIC(TOKENS * V * 14), rel=1e-12)
     assert head.input_gradient_s == pytest.approx(PRODUCT(TOKENS, V, H) + TRAFFIC(TOKENS * V * 6), rel=1e-12)
     assert compute.head(TOKENS, 4).weight_gradient_s == pytest.approx(
-        PRODUCT(H, TOKENS, 50_688 / 4), rel=1e-12
+        PRODUCT(H, TOKENS, 50_688 / 4) + TRAFFIC(50_688 / 4 * H * 10), rel=1e-12
     )  # the vocabulary padded to a multiple of 512
 
 

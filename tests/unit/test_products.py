@@ -31,8 +31,8 @@ def test_a_large_aligned_product_reaches_the_architecture_s_efficiency() -> None
 
 def test_a_last_wave_of_one_tile_costs_a_whole_wave() -> None:
     model = products()
-    full, over = 256 * 108, 256 * 109  # rows of 256 x 128 tiles on 108 multiprocessors
-    assert attained(model, over, 8192, 128) < 0.75 * attained(model, full, 8192, 128)
+    full, over = 256 * 27, 256 * 28  # four 256 x 128 tiles a row: 108 and 112 on 108 multiprocessors
+    assert attained(model, over, 8192, 512) < 0.75 * attained(model, full, 8192, 512)
 
 
 def test_few_tiles_divide_the_inner_dimension() -> None:
@@ -50,9 +50,9 @@ def test_misaligned_dimensions_cost() -> None:
 
 def test_a_thin_product_is_bound_by_memory() -> None:
     model = products()
-    moved = (8 * 8192 + 8192 * 8192 + 8 * 8192) * 2.0
+    moved = (64 * 8192 + 8192 * 8192 + 64 * 8192) * 2.0
     expected = moved / (2039e9 * CONSTANTS.memory_efficiency) + CONSTANTS.kernel_s
-    assert model.product_s(8, 8192, 8192) == pytest.approx(expected, rel=1e-12)
+    assert model.product_s(64, 8192, 8192) == pytest.approx(expected, rel=1e-12)
 
 
 def test_an_unknown_gpu_is_timed_from_its_data_sheet_alone() -> None:
