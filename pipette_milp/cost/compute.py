@@ -144,7 +144,9 @@ class ComputeModel:
         transformer, model = self.transformer, self.transformer.model
         if self.training.flash_attention:
             flop = tokens * transformer.attention_flop(tensor, causal=True)
-            return self.products.flash_s(flop), self.products.flash_s(FLASH_BACKWARD_FLOP * flop), 0.0
+            efficiency = self.profile.attention_efficiency
+            backward_s = self.products.flash_s(FLASH_BACKWARD_FLOP * flop, efficiency)
+            return self.products.flash_s(flop, efficiency), backward_s, 0.0
         length = model.sequence_length
         batch = tokens / length * model.attention_heads / tensor
         product = self.products.product_s

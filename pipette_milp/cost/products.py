@@ -88,15 +88,16 @@ class Products:
         """Seconds to move ``moved_bytes`` to and from device memory in element-wise kernels."""
         return moved_bytes / self.attained_bytes_per_s
 
-    def flash_s(self, flop: float) -> float:
-        """Seconds of ``flop`` operations inside a fused attention kernel."""
+    def flash_s(self, flop: float, efficiency: float) -> float:
+        """Seconds of ``flop`` operations inside a fused attention kernel that reaches ``efficiency`` of the
+        speed of a large product."""
         if flop <= 0:
             return 0.0
         sixteen_bit = self.attained_flop_per_s
         if self.precision == "fp8":  # the fused kernels stay in 16 bit
             sixteen_bit /= self.constants.fp8_matrix_efficiency
             sixteen_bit *= self._sixteen_bit_peak / self.gpu.peak_flop_per_s["fp8"]
-        return flop / (sixteen_bit * self.constants.flash_efficiency) + self.constants.kernel_s
+        return flop / (sixteen_bit * efficiency) + self.constants.kernel_s
 
     @cached_property
     def _sixteen_bit_peak(self) -> float:

@@ -39,6 +39,9 @@ class FrameworkProfile(FrozenModel):
     elementwise_passes: Annotated[float, Field(ge=0.3, le=4.0)]
     """Traffic of the element-wise kernels over that of perfectly fused ones; below 1 where even norms and
     activation functions are fused into the products."""
+    attention_efficiency: Fraction = 0.5
+    """Attained FLOP/s of its fused attention relative to a large product, forward and backward: which
+    kernels a framework calls (FlashAttention 2, cuDNN) matters more than the GPU."""
     tensor_overlap: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
     """Share of exposed tensor collectives that chunked overlap hides, where the run uses it."""
     activation_factor: Annotated[float, Field(ge=0.8, le=2.0)] = 1.0
@@ -78,8 +81,6 @@ class CostConstants(FrozenModel):
     fp8_matrix_efficiency: Fraction
     """The same for fp8 products relative to 16-bit ones: operands are cast and scaled, feeding takes
     longer."""
-    flash_efficiency: Fraction
-    """Attained / peak FLOP/s of fused attention relative to a large product, forward and backward."""
     memory_efficiency: Fraction
     """Attained / peak bandwidth of element-wise kernels."""
     contraction_half: Annotated[float, Field(ge=0.0, le=1024.0)]

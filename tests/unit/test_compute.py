@@ -53,9 +53,9 @@ def test_a_layer() -> None:
 
 def test_flash_attention_skips_the_masked_half_and_keeps_no_scores() -> None:
     flop = TOKENS * 2 * S * H
-    core = MODEL.products.flash_s(flop)
+    core = MODEL.products.flash_s(flop, MODEL.profile.attention_efficiency)
     assert layer(flash=True).forward_s == pytest.approx(FORWARD + core + ELEMENT_WISE, rel=1e-12)
-    speed = 312e12 * default_constants().efficiency_of(None) * default_constants().flash_efficiency
+    speed = 312e12 * default_constants().efficiency_of(None) * MODEL.profile.attention_efficiency
     assert core == pytest.approx(flop / speed + default_constants().kernel_s, rel=1e-12)
 
 
@@ -64,7 +64,11 @@ def test_recompute_repeats_the_core_of_attention_or_all_of_the_forward(flash: bo
     none, selective, full = (
         layer(flash=flash, recompute=recompute) for recompute in ("none", "selective", "full")
     )
-    core = MODEL.products.flash_s(TOKENS * 2 * S * H) if flash else SCORES + VALUES + SOFTMAX
+    core = (
+        MODEL.products.flash_s(TOKENS * 2 * S * H, MODEL.profile.attention_efficiency)
+        if flash
+        else SCORES + VALUES + SOFTMAX
+    )
     assert selective.backward_s - none.backward_s == pytest.approx(core, rel=1e-9)
     assert full.backward_s - none.backward_s == pytest.approx(none.forward_s, rel=1e-9)
     assert none.forward_s == selective.forward_s == full.forward_s

@@ -212,9 +212,9 @@ def test_every_gpu_has_its_own_speed_and_memory() -> None:
     fast_first = np.array([[0, 0], [1, 1]])
     mixed = np.array([[0, 1], [0, 1]])
     durations = placement_durations(tables, np.array([3, 3]), fast_first)
-    assert np.all(durations.forward_s[1] > 1.2 * durations.forward_s[0])
+    assert np.all(durations.forward_s[1] > 1.01 * durations.forward_s[0])
     per_replica = placement_durations(tables, np.array([3, 3]), mixed)
-    assert np.all(per_replica.forward_s[:, 1] > 1.2 * per_replica.forward_s[:, 0])
+    assert np.all(per_replica.forward_s[:, 1] > 1.01 * per_replica.forward_s[:, 0])
     evaluator = Evaluator(tables)
     # more layers where the fast GPUs are (field case P14)
     times = [
