@@ -1,10 +1,11 @@
 # Needs make, a POSIX shell and Python >= 3.11. Everything is installed into .venv.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types test-slow bench clean
+.PHONY: help demo test lint types test-slow bench experiments clean
 
 VENV := .venv
 PYTHON_OF_VENV := $(VENV)/bin/python
 DEMO_INSTANCE := instances/gpt-8.1b-16x8-a100-nominal.json
+OUT := out/experiments
 SMALL_INSTANCE := instances/tiny-2x2-a100-nominal.json
 
 # The first interpreter that runs, is new enough and can make a virtual environment. Asked only when needed.
@@ -42,6 +43,9 @@ test-slow: $(DEV) ## the long tests
 bench: $(DEV) ## cold start of the command line, speed of the simulator
 	$(PYTHON_OF_VENV) -m pipette_milp.cli.cold_start $(SMALL_INSTANCE)
 	OMP_NUM_THREADS=1 $(PYTHON_OF_VENV) -m pipette_milp.simulator.benchmark
+
+experiments: $(DEV) ## the README's tables from scratch into OUT, half an hour on two cores; goes on where it was stopped
+	OMP_NUM_THREADS=1 $(PYTHON_OF_VENV) -m pipette_milp.experiments $(OUT) $(wildcard instances/gpt-*-16x8-*.json)
 
 clean: ## remove the virtual environment and all caches
 	rm -rf $(VENV) $(STAMPS) .pytest_cache .ruff_cache .mypy_cache .hypothesis *.egg-info

@@ -85,6 +85,7 @@ def outcome(result: SolveResult) -> Record:
         "simulated_s": result.simulated_s,
         "lower_bound_s": result.lower_bound_s,
         "gap": result.gap,
+        "default_order_s": result.default_order_s,
         "solve_wall_s": result.wall_time_s,
         "links": result.links,
         "trace": _thinned(result),

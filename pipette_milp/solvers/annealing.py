@@ -20,7 +20,7 @@ from pipette_milp.arrays import IntArray
 from pipette_milp.errors import InputError
 from pipette_milp.solvers.evaluation import Candidate, Evaluator
 from pipette_milp.solvers.greedy import block_layouts
-from pipette_milp.solvers.local_search import BLOCK, Walk
+from pipette_milp.solvers.local_search import BLOCK, Better, Walk
 from pipette_milp.solvers.plain_search import descend
 from pipette_milp.solvers.regroup import gpu_search
 from pipette_milp.solvers.screening import Screen
@@ -44,6 +44,7 @@ def anneal(
     stop: Callable[[], bool] = lambda: False,
     patience: int | None = None,
     faithful: bool = False,
+    listener: Better | None = None,
 ) -> tuple[float, Candidate]:
     """Improve a candidate; returns its simulated time and itself, never worse than the start.
 
@@ -54,6 +55,8 @@ def anneal(
         stop: asked before every move, or block of moves.
         patience: give up after so many moves in a row without improvement.
         faithful: the paper's walk.
+        listener: as in `local_search`; of the faithful walk it hears what the walk itself sees, not the
+            start.
     """
     if evaluator.tables.gpu_level is not None and not faithful:
         return gpu_search(evaluator, start, rng, iterations=iterations, stop=stop, patience=patience)
@@ -63,8 +66,8 @@ def anneal(
     if detail is not None:
         return descend(evaluator, start, rng, iterations=iterations, stop=stop, patience=patience)
     if faithful:
-        return _faithful(evaluator, start, rng, iterations, stop, patience)
-    walk = Walk(evaluator, start, rng)
+        return _faithful(evaluator, start, rng, iterations, stop, patience, listener)
+    walk = Walk(evaluator, start, rng, listener)
     decay = math.log(COLDEST / WARMEST)
     while walk.mix.any() and walk.moves < iterations and not stop():
         if patience is not None and walk.moves - walk.improved_at >= patience:
@@ -81,6 +84,7 @@ def _faithful(
     iterations: int,
     stop: Callable[[], bool],
     patience: int | None,
+    listener: Better | None,
 ) -> tuple[float, Candidate]:
     tables = evaluator.tables
     screen = Screen(evaluator, start)
@@ -90,7 +94,9 @@ def _faithful(
         return Candidate(start.layers, next(block_layouts(tables, [permutation])))
 
     order = rng.permutation(tables.num_nodes).astype(np.int64)
-    current_s = screen.time_of(placed(order))
+    current_s = seen_s = screen.time_of(placed(order))
+    if listener is not None:
+        listener(seen_s)
     temperature, since = FIRST_TEMPERATURE, 0
     for _ in range(iterations):
         if stop() or (patience is not None and since >= patience):
@@ -101,8 +107,12 @@ def _faithful(
         since += 1
         if accepted(time_s - current_s, temperature, rng):
             order, current_s = proposed, time_s
+        if time_s < seen_s:
+            seen_s, since = time_s, 0
+            if listener is not None:
+                listener(seen_s)
         if time_s < best_s:
-            best_s, best, since = time_s, candidate, 0
+            best_s, best = time_s, candidate
         temperature *= COOLING
     return best_s, best
 

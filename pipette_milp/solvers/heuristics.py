@@ -19,7 +19,14 @@ Improver = Callable[..., tuple[float, Candidate]]
 
 FAMILIES_IMPROVED = 12
 """Families with the best greedy plans that are improved, best first and round after round."""
+FEWEST_FAMILIES = 3
+"""So many share the time in the end."""
 SLICE_ITERATIONS = 2_000
+"""Moves of the first search on each family; they double from round to round. So many count as one
+iteration."""
+LONGEST_SLICE = 64_000
+FRUITLESS_ROUNDS = 2
+"""Rounds of the longest searches without a better plan, after which the solver gives up."""
 AS_PUBLISHED = "as-published"
 
 
@@ -59,27 +66,31 @@ def annealing(state: SearchState, variant: str = "") -> None:
 
 
 def _improve(state: SearchState, improver: Improver) -> None:
+    """Rounds over the families with the best plans: ever longer searches on ever fewer of them."""
     greedy(state)
     rng = np.random.default_rng(state.limits.seed)
     families = [int(k) for k in np.argsort(state.best_s, kind="stable")[:FAMILIES_IMPROVED]]
     families = [k for k in families if state.best[k] is not None]
-    slices = 0
-    unimproved = 0
-    while families and unimproved < 2 * len(families):
-        family = families[slices % len(families)]
-        if _stop(state, len(state.families) + slices):
-            return
-        value, candidate = improver(
-            Evaluator(state.families[family]),
-            state.best[family],
-            rng,
-            iterations=SLICE_ITERATIONS,
-            stop=lambda: state.time_left_s <= 0,
-        )
-        better = value * float(state.scale[family]) < state.best_s[family] * (1 - 1e-9)
-        unimproved = 0 if better else unimproved + 1
-        state.offer(family, value, candidate, state.name(family))
-        slices += 1
+    slices, fruitless, length = 0, 0, SLICE_ITERATIONS
+    while families and fruitless < FRUITLESS_ROUNDS:
+        before = state.best_s[families].min()
+        for family in families:
+            if _stop(state, len(state.families) + slices):
+                return
+            value, candidate = improver(
+                Evaluator(state.families[family]),
+                state.best[family],
+                rng,
+                iterations=length,
+                stop=lambda: state.time_left_s <= 0,
+            )
+            state.offer(family, value, candidate, state.name(family))
+            slices += length // SLICE_ITERATIONS
+        better = state.best_s[families].min() < before * (1 - 1e-9)
+        fruitless = 0 if better or length < LONGEST_SLICE else fruitless + 1
+        length = min(2 * length, LONGEST_SLICE)
+        fewer = max(len(families) // 2, min(FEWEST_FAMILIES, len(families)))
+        families = sorted(families, key=lambda k: (state.best_s[k], k))[:fewer]
 
 
 def _stop(state: SearchState, iterations: int) -> bool:

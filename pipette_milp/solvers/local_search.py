@@ -30,6 +30,9 @@ WARMTH = (2e-4, 1e-3, 4e-3)
 FOCUS = 24
 """Cells on the critical path that moves start from."""
 
+Better = Callable[[float], None]
+"""Called with the simulated seconds of the best plan so far, the start included."""
+
 
 def local_search(
     evaluator: Evaluator,
@@ -39,6 +42,7 @@ def local_search(
     iterations: int,
     stop: Callable[[], bool] = lambda: False,
     patience: int | None = None,
+    listener: Better | None = None,
 ) -> tuple[float, Candidate]:
     """Improve a candidate; returns its simulated time and itself, never worse than the start.
 
@@ -46,6 +50,7 @@ def local_search(
         iterations: moves at most.
         stop: asked before every block of `BLOCK` moves.
         patience: give up after so many moves in a row without improvement.
+        listener: hears every new best, unless GPUs are told apart or tables are not exact.
 
     Where GPUs are told apart the search is `pipette_milp.solvers.regroup.gpu_search`.
     """
@@ -53,7 +58,7 @@ def local_search(
         return gpu_search(evaluator, start, rng, iterations=iterations, stop=stop, patience=patience)
     if evaluator.tables.detail is not None:
         return descend(evaluator, start, rng, iterations=iterations, stop=stop, patience=patience)
-    walk = Walk(evaluator, start, rng)
+    walk = Walk(evaluator, start, rng, listener)
     length, cycle = float(FIRST_CYCLE), 0
     while walk.moves < iterations and not stop():
         warmth = WARMTH[(cycle - 1) % len(WARMTH)] * walk.best_s if cycle > 0 else 0.0
@@ -77,7 +82,14 @@ def local_search(
 class Walk:
     """A walk over candidates: where it stands, the best one seen, how many moves it made."""
 
-    def __init__(self, evaluator: Evaluator, start: Candidate, rng: np.random.Generator) -> None:
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        start: Candidate,
+        rng: np.random.Generator,
+        listener: Better | None = None,
+    ) -> None:
+        self.listener = listener
         self.screen = Screen(evaluator, start)
         self.rng = rng
         self.mix = mix_of(evaluator.tables)
@@ -86,6 +98,8 @@ class Walk:
         self.best_s = self.screen.time_s
         self.best = self.screen.candidate()
         self._focus: IntArray | None = None
+        if listener is not None:
+            listener(self.best_s)
 
     def block(self, number: int, warmth_s: float) -> None:
         """Make some moves, each accepted if it loses less than an exponential variate of mean
@@ -105,6 +119,8 @@ class Walk:
                 if screen.time_s < self.best_s * (1 - 1e-12):
                     self.best_s, self.best = screen.time_s, screen.candidate()
                     self.improved_at = self.moves + k
+                    if self.listener is not None:
+                        self.listener(self.best_s)
             first = k + 1
         self.moves += number
 

@@ -21,7 +21,7 @@ from .conftest import Run
 
 TINY = INSTANCES / "tiny-3x1-a100-flat.json"
 OTHER = INSTANCES / "tiny-2x2-a100-nominal.json"
-SHORT = ("--solvers", "greedy,local-search", "--iteration-limit", "30", "--jobs", "1", "--no-pictures")
+SHORT = ("--solvers", "greedy,local-search", "--iteration-limit", "12", "--jobs", "1", "--no-pictures")
 
 
 def outcomes(directory: Path) -> dict[str, object]:
@@ -168,7 +168,7 @@ def command(directory: Path, *words: str) -> list[str]:
 
 
 def test_ctrl_c_keeps_what_is_finished(tmp_path: Path) -> None:
-    words = ("--solvers", "local-search", "--seeds", "0-200", "--jobs", "1", "--no-pictures")
+    words = (*SHORT[2:], "--solvers", "local-search", "--seeds", "0-200")
     process = subprocess.Popen(
         command(tmp_path, *words), cwd=REPOSITORY, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
