@@ -208,14 +208,18 @@ def space_rows(result: SolveResult) -> Rows:
         "infeasible": "no layer split and placement fit",
         "refused": "refused by a rule or by memory",
     }
-    kinds = {"checked": "re-checked by arithmetic", "solver": "on a solver's word", None: "without a bound"}
+    kinds = {
+        "checked": "bound re-checked by arithmetic",
+        "solver": "bound on a solver's word",
+        None: "no bound",
+    }
     counts = Counter(
         (record.status, record.bound_kind if record.status in ("solved", "bounded_out") else "")
         for record in result.configurations
     )
     rows = []
     for (status, kind), count in sorted(counts.items(), key=lambda item: -item[1]):
-        label = meaning[status] if kind == "" else f"{meaning[status]}, bound {kinds[kind]}"
+        label = meaning[status] if kind == "" else f"{meaning[status]}, {kinds[kind]}"
         rows.append((label, f"{count:,}"))
     return rows
 

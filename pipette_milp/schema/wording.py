@@ -152,6 +152,8 @@ def why_stopped(result: SolveResult) -> str:
         Termination.OPTIMAL: "optimal",
         Termination.GAP_REACHED: "gap reached",
         Termination.LIMIT: "a limit was reached",
+        Termination.INFEASIBLE: "proven infeasible",
+        Termination.NO_PLAN_FOUND: "nothing found within the limits",
         Termination.INTERRUPTED: "interrupted, the best plan so far",
         Termination.ERROR: "a solver failed",
     }.get(result.termination, str(result.termination))

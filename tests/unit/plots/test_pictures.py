@@ -44,13 +44,20 @@ def texts(axes: Axes) -> list[str]:
     return [text.get_text() for text in axes.texts]
 
 
+def drawn_ticks(axis: Any) -> list[Any]:
+    """Labels of ticks inside the axes: matplotlib keeps some outside that it does not draw."""
+    low, high = sorted(axis.get_view_interval())
+    ticks = zip(axis.get_majorticklocs(), axis.get_majorticklabels(), strict=True)
+    return [label for place, label in ticks if low <= place <= high]
+
+
 def overlaps(figure: Figure) -> list[tuple[str, str]]:
     """Pairs of texts that share more than a sliver of the picture, legends included."""
     FigureCanvasAgg(figure).draw()
     renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
     shown = []
     for axes in figure.axes:
-        labels = [*axes.get_xticklabels(), *axes.get_yticklabels(), axes.xaxis.label, axes.yaxis.label]
+        labels = [*drawn_ticks(axes.xaxis), *drawn_ticks(axes.yaxis), axes.xaxis.label, axes.yaxis.label]
         legend = axes.get_legend()
         shown += [*labels, *axes.texts, *(legend.get_texts() if legend else [])]
     boxes = [(text.get_text(), text.get_window_extent(renderer)) for text in shown if text.get_text()]
