@@ -29,9 +29,9 @@ from pipette_milp.solvers.scout import scout
 from pipette_milp.solvers.state import SearchState
 from pipette_milp.solvers.workers import Done, Job, Pool
 
-LEVELS = (0.03, 0.01, 0.005)
-"""Gaps asked for one after the other, down to half of the wanted one: coarse questions are answered quickly,
-and what they close stays closed."""
+COARSE_GAP = 0.03
+"""Gap asked for first; then the wanted one, then half of it. Coarse questions are answered quickly, and what
+they close stays closed."""
 DEPTH_LIMITS_S = (5.0, 8.0, 20.0, 40.0, 60.0)
 """Time limit of a bound job by depth: split, one group, groups, groups again, exact arcs."""
 PATIENCE = (0.0, 0.02, 0.04, 0.10, 0.15)
@@ -46,9 +46,11 @@ ENUMERATED = 20_000
 """Plans of a family that are enumerated where GPUs are told apart, by their upper limit: some seconds."""
 BUILD_DEPTH = 2
 BUILD_LIMIT_S = 10.0
-BUILD_GAIN = 1e-3
+BUILD_GAINS = (0.012, 0.004, 0.001)
 """Once a family that could still win was searched, the pattern model is asked for contents that would beat
-the incumbent by this much: what it finds is a start that exchanges of cells do not reach."""
+the incumbent by this much: what it finds is a start that exchanges of cells do not reach. Large gains first:
+the closer the question to the model's optimum, the longer the answer takes (measured: 10 s at 1 % below, more
+than 40 s at the incumbent)."""
 POLISH_ITERATIONS = 400
 """Moves of local search on what a relaxation found, before its family is searched in slices as others are."""
 POLISH_SHARE = 0.1
@@ -87,7 +89,8 @@ class _Run:
     """Per family what earlier answers proved about parts of it."""
     depth: IntArray = field(init=False)
     searched_s: np.ndarray = field(init=False)
-    built: np.ndarray = field(init=False)
+    built: IntArray = field(init=False)
+    """Per family the next of `BUILD_GAINS`."""
     settled: np.ndarray = field(init=False)
     """Whether the exact model answered the family's question of now; its bound may be short of the ceiling by
     the solver's tolerance."""
@@ -95,7 +98,7 @@ class _Run:
     def __post_init__(self) -> None:
         self.depth = np.zeros(len(self.state.families), dtype=np.int64)
         self.searched_s = np.zeros(len(self.state.families))
-        self.built = np.zeros(len(self.state.families), dtype=bool)
+        self.built = np.zeros(len(self.state.families), dtype=np.int64)
         self.settled = np.zeros(len(self.state.families), dtype=bool)
         self.rng = np.random.default_rng(self.state.limits.seed)
 
@@ -135,7 +138,8 @@ class _Run:
     @property
     def question_gap(self) -> float:
         """The gap asked for now."""
-        return max(self.finest_gap, LEVELS[self.level] if self.level < len(LEVELS) else 0.0)
+        levels = (COARSE_GAP, self.state.limits.gap)
+        return max(self.finest_gap, levels[self.level] if self.level < len(levels) else 0.0)
 
     def refine(self) -> None:
         """Once everything is closed at this gap, ask for the next one; families get all depths but the first
@@ -202,9 +206,14 @@ class _Run:
             return float(promise / state.incumbent_s + 0.004 * self.searched_s[k])
 
         family = min(candidates, key=merit)
-        if self.searched_s[family] > 0 and not self.built[family]:
-            self.built[family] = True
-            ceiling = state.incumbent_s * (1 - max(BUILD_GAIN, self.finest_gap / 2))
+        step = int(self.built[family])
+        if (
+            self.searched_s[family] > 0
+            and step < len(BUILD_GAINS)
+            and BUILD_GAINS[step] >= self.finest_gap / 2
+        ):
+            self.built[family] += 1  # back again if it finds a better plan
+            ceiling = state.incumbent_s * (1 - BUILD_GAINS[step])
             return self.bound_job(family, BUILD_DEPTH, ceiling, BUILD_LIMIT_S, tag="build")
         limit = min(SEARCH_SLICE_S, state.time_left_s)
         arguments = {
@@ -244,10 +253,12 @@ class _Run:
             return
         bound, plans = done.value
         scale = float(state.scale[family])
-        for time_s, candidate in plans:
-            state.offer(family, time_s, candidate, state.name(family))
+        better = [state.offer(family, time_s, candidate, state.name(family)) for time_s, candidate in plans]
+        if done.job.tag == "build" and any(better):
+            self.built[family] = 0
         if bound is not None:
-            self.settled[family] = bound.closed
+            if done.job.tag == "bound":
+                self.settled[family] = bound.closed
             self.branches_s[family] = bound.branches_s
             state.raise_bound(family, bound.bound_s * scale, by_solver=True)
 
@@ -285,8 +296,16 @@ def bound_job(
         return enumerate_job(evaluator, ceiling_s, time_limit_s)
     if depth == EXACT_DEPTH:
         return exact_job(tables, ceiling_s, time_limit_s, seed, known, lower_s)
-    groups = one_group(tables) if depth == 1 else find_groups(tables)
-    bound = bound_family(evaluator, groups, ceiling_s, time_limit_s=0.9 * time_limit_s, known_s=branches_s)
+    coarse, fine = one_group(tables), find_groups(tables)
+    groups = coarse if depth == 1 else fine
+    bound = bound_family(
+        evaluator,
+        groups,
+        ceiling_s,
+        time_limit_s=0.9 * time_limit_s,
+        known_s=branches_s,
+        whole=depth > 1 or len(fine) == len(coarse),  # whole numbers wait for the finer groups
+    )
     if bound.relaxed is not None and tables.detail is None:
         starts = candidates_from(tables, evaluator, groups, bound.relaxed)
         start = min(starts, key=evaluator.simulated_s)

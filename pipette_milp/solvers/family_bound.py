@@ -213,6 +213,7 @@ def bound_family(
     *,
     time_limit_s: float,
     known_s: dict[BranchKey, float] | None = None,
+    whole: bool = True,
 ) -> FamilyBound:
     """Bound one family against a ceiling.
 
@@ -220,6 +221,7 @@ def bound_family(
         groups: partition of the nodes; coarser is faster, finer is stronger, none leaves out the placement.
         ceiling_s: the time a plan would have to beat.
         known_s: ``branches_s`` of an earlier answer for this family.
+        whole: ask for whole numbers of layers and nodes where the relaxation leaves the family open.
     """
     unit_s = floor_bound_s(evaluator.tables) or 1.0
     answer = _bound_in_unit(
@@ -228,6 +230,7 @@ def bound_family(
         ceiling_s / unit_s,
         time.monotonic() + time_limit_s,
         {key: bound_s / unit_s for key, bound_s in (known_s or {}).items()},
+        whole=whole,
     )
     bound_s = ceiling_s if answer.closed else min(ceiling_s, answer.bound_s * unit_s)
     branches_s = {key: bound * unit_s for key, bound in answer.branches_s.items()}
@@ -240,6 +243,8 @@ def _bound_in_unit(
     ceiling_s: float,
     deadline: float,
     known: dict[BranchKey, float],
+    *,
+    whole: bool,
 ) -> FamilyBound:
     """`bound_family` with times in a unit in which the bound is about 1."""
     tables = cuts.tables
@@ -280,7 +285,7 @@ def _bound_in_unit(
         if not _enough(useful):
             return closed
     opened = search.relax_contents((low, high), groups, listed, useful, opened)
-    if search.late or not opened:
+    if search.late or not opened or not whole:
         return search.answer(opened)
     return search.minimise_all(opened, groups, listed)
 
