@@ -32,14 +32,14 @@ from pipette_milp.solvers.workers import Done, Job, Pool
 COARSE_GAP = 0.03
 """Gap asked for first; then the wanted one, then half of it. Coarse questions are answered quickly, and what
 they close stays closed."""
-DEPTH_LIMITS_S = (5.0, 8.0, 20.0, 40.0, 60.0)
+DEPTH_LIMITS_S = (5.0, 15.0, 25.0, 40.0, 60.0)
 """Time limit of a bound job by depth: split, one group, groups, groups again, exact arcs."""
 PATIENCE = (0.0, 0.02, 0.04, 0.10, 0.15)
 """By how much of the incumbent a family's bound must be lower than that of one that can be asked cheaply, so
 that it goes first, by depth: the least bound decides the proof, but not every second lifts it equally
 well."""
 EXACT_DEPTH = 4
-SEARCH_SHARE = 0.4
+SEARCH_SHARE = 0.25
 """Share of worker time spent on local search while bounds are still open."""
 SEARCH_SLICE_S = 2.0
 ENUMERATED = 20_000

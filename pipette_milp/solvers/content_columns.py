@@ -31,11 +31,13 @@ ALL_AT_ONCE = 600
 """Contents in all that a relaxation takes without pricing."""
 FIRST = 60
 """Contents per group it starts from otherwise."""
-ENTERING = 40
+ENTERING = 20
 """Contents per group that enter at a time, beside the best one of every stage."""
 MISSING_COST = 10.0
 """Units of time (about one iteration each) for a cell that is nowhere: more than any placement costs, unless
 a node is tens of times slower than the others."""
+POOL = 5_000
+"""Contents per group, those of the least reduced cost last time, that are priced before all of them are."""
 PRICE_TOLERANCE = 1e-7
 """Reduced cost, in units of time, from which a content is worth entering."""
 
@@ -53,6 +55,22 @@ class _ContentRow:
     """The two stages (or `Contents.rings_column`) that a coefficient depends on."""
     tables: list[Array | None]
     """Per group over `Contents.grid`."""
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """Some of the contents listed for a group."""
+
+    positions: IntArray
+    contents: Contents
+
+    @classmethod
+    def least(cls, listed: Contents, reduced: Array) -> _Pool:
+        """Those of the least reduced cost."""
+        positions = np.arange(len(reduced))
+        if len(reduced) > POOL:
+            positions = np.sort(np.argpartition(reduced, POOL)[:POOL])
+        return cls(positions, listed.chosen(positions))
 
 
 class ContentColumns(SplitModel):
@@ -84,6 +102,7 @@ class ContentColumns(SplitModel):
         self.contents: list[Contents] = []
         """Per group those that have a column."""
         self.count: list[IntArray] = []
+        self._pool: list[_Pool] | None = None
         self.reduced: list[Array] | None = None
         """Per group the reduced costs of all listed contents in the relaxation solved last."""
         for one, group, inside in zip(listed, groups, self._inside, strict=True):
@@ -122,11 +141,11 @@ class ContentColumns(SplitModel):
         self._content_rows.append(_ContentRow(index, pair, tables))
         return index
 
-    def reduced_costs(self, row_duals: Array) -> list[Array]:
-        """Per group [P] the reduced cost of every listed content: minus the sum over rows of dual times
+    def reduced_costs(self, row_duals: Array, groups_contents: list[Contents]) -> list[Array]:
+        """Per group [P] the reduced cost of some contents: minus the sum over rows of dual times
         coefficient."""
         reduced = []
-        for g, listed in enumerate(self.listed):
+        for g, listed in enumerate(groups_contents):
             by_pair: dict[tuple[int, int], Array] = {}
             for row in self._content_rows:
                 table, dual = row.tables[g], float(row_duals[row.index])
@@ -153,17 +172,22 @@ class ContentColumns(SplitModel):
                 return solved
             if solved.row_duals is None:
                 return self._with_all_columns(latest)
-            reduced = self.reduced_costs(solved.row_duals)
-            least = [min(0.0, float(one.min(initial=0.0))) for one in reduced]
-            missing = sum(len(group.nodes) * value for group, value in zip(self.groups, least, strict=True))
+            if self._pool is not None:
+                pooled = self.reduced_costs(solved.row_duals, [pool.contents for pool in self._pool])
+                # the contents outside the pool are asked when they are all that can matter
+                if solved.bound + self._missing(pooled) < self.ceiling_s and self._enter_from_pool(pooled):
+                    continue
+            reduced = self.reduced_costs(solved.row_duals, self.listed)
+            self._pool = [_Pool.least(one, cost) for one, cost in zip(self.listed, reduced, strict=True)]
+            missing = self._missing(reduced)
             bound = latest.bound
             if latest is NOTHING or solved.bound + missing > bound:
                 # a bound and reduced costs of the same duals, for `affordable`
                 bound, self.reduced = solved.bound + missing, reduced
             latest = replace(solved, bound=bound)
-            if bound >= self.ceiling_s or min(least) > -PRICE_TOLERANCE or time.monotonic() > until:
+            if bound >= self.ceiling_s or missing > -PRICE_TOLERANCE or time.monotonic() > until:
                 return latest
-            if not sum(self._enter(g, one) for g, one in enumerate(reduced)):
+            if not sum(self._enter(g, np.arange(len(one)), one) for g, one in enumerate(reduced)):
                 return latest  # the solver's tolerance is coarser than that of the prices
 
     def _with_all_columns(self, solved: Solved) -> Solved:
@@ -173,14 +197,26 @@ class ContentColumns(SplitModel):
         missing = self.num_columns - len(solved.x)
         return replace(solved, x=np.concatenate([solved.x, np.zeros(missing)]))
 
-    def _enter(self, g: int, reduced: Array) -> int:
-        """The contents of a group that the relaxation misses most, and the best one of every stage; how many
-        came."""
-        wanted = np.flatnonzero((reduced < -PRICE_TOLERANCE) & ~self._inside[g])
-        if not len(wanted):
+    def _missing(self, reduced: list[Array]) -> float:
+        """What contents of these reduced costs can lower the optimum by at most: no group has more nodes."""
+        least = [min(0.0, float(one.min(initial=0.0))) for one in reduced]
+        return sum(len(group.nodes) * value for group, value in zip(self.groups, least, strict=True))
+
+    def _enter_from_pool(self, reduced: list[Array]) -> int:
+        """`_enter` for all groups, of the contents that were the best when all were priced."""
+        return sum(
+            self._enter(g, pool.positions, cost)
+            for g, (pool, cost) in enumerate(zip(self._pool or [], reduced, strict=True))
+        )
+
+    def _enter(self, g: int, positions: IntArray, reduced: Array) -> int:
+        """The contents of a group that the relaxation misses most, and the best one of every stage, among
+        some of those listed; how many came."""
+        missed = (reduced < -PRICE_TOLERANCE) & ~self._inside[g][positions]
+        if not missed.any():
             return 0
         listed = self.listed[g]
-        order = wanted[np.argsort(reduced[wanted], kind="stable")]
+        order = positions[missed][np.argsort(reduced[missed], kind="stable")]
         best_of_stage = [order[np.argmax(held)] for held in (listed.held[order] > 0).T if held.any()]
         entering = np.unique(np.concatenate([order[:ENTERING], best_of_stage]).astype(np.int64))
         self._inside[g][entering] = True

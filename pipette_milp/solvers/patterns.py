@@ -15,8 +15,8 @@ from pipette_milp.solvers.highs import Solved
 from pipette_milp.solvers.relaxed import tail_floor_s
 from pipette_milp.solvers.split_model import SplitModel
 
-MOST_PRICED = 250_000
-"""Contents per group that a relaxation prices: a tenth of a second of numpy each time."""
+MOST_PRICED = 500_000
+"""Contents per group that a relaxation prices: half a second of numpy each time."""
 ROUNDING = 1e-9
 """Relative amount by which a content may pass the ceiling: order of additions."""
 
