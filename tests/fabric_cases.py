@@ -16,7 +16,7 @@ def dump(leaf_hosts: list[list[str]], spines: int, uplinks_per_leaf: int, rate: 
     for leaf in range(len(leaf_hosts)):
         for cable in range(uplinks_per_leaf):
             spine = cable % spines
-            port, peer = 33 + cable, len(down[spine]) + 1
+            port, peer = len(leaf_hosts[leaf]) + 1 + cable, len(down[spine]) + 1
             up[leaf].append(_switch_port(port, spine_guids[spine], peer, f"spine-{spine:02d}", rate))
             down[spine].append(_switch_port(peer, leaf_guids[leaf], port, f"leaf-{leaf:02d}", rate))
     lines = ["#", "# Topology file: generated on Mon Mar  3 10:00:00 2025", "#"]

@@ -7,8 +7,9 @@ of memory are MiB. A skipped or repeated iteration keeps its own line.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
-from pipette_milp.errors import InputError, Problem
+from pipette_milp.errors import Problem
 from pipette_milp.importers.text import Cell, Line, Text, clean, read_numbers
 from pipette_milp.importers.training_log import Iteration, RankMemory, TrainingLog
 from pipette_milp.units import MIB
@@ -37,35 +38,22 @@ def parse(text: str, source: str) -> TrainingLog:
     """Everything the log says; lines of other programs are passed over.
 
     Raises:
-        InputError: neither an iteration line nor a memory report, a figure that is none, one iteration with
-            two times; with line and column.
+        InputError: neither an iteration line nor a memory report, a figure that is none; with its place.
     """
     content = clean(text, source)
-    iterations: dict[int, tuple[Line, dict[str, Cell]]] = {}
-    memory: dict[int, tuple[Line, dict[str, Cell]]] = {}
+    iterations: list[_Report] = []
+    memory: list[_Report] = []
     timers: dict[str, tuple[Cell, Cell]] = {}
     in_timers = False
-    problems: list[Problem] = []
     for line in content.lines:
         match = _ITERATION.search(line.text)
         if match is not None:
             in_timers = False
-            fields = _fields(line, match.end())
-            known = iterations.setdefault(int(match[1]), (line, fields))
-            if _values(known[1]) != _values(fields):
-                problems.append(
-                    Problem(
-                        content.place(line),
-                        f"iteration {match[1]} is on line {known[0].number} with other figures: give one run",
-                    )
-                )
+            iterations.append(_Report(int(match[1]), line, _fields(line, match.end())))
             continue
         match = _MEMORY.search(line.text)
         if match is not None:
-            fields = _fields(line, match.start(2))
-            known = memory.setdefault(int(match[1]), (line, fields))
-            if _values(known[1]) != _values(fields):
-                problems.append(Problem(content.place(line), f"rank {match[1]} reports its memory twice"))
+            memory.append(_Report(int(match[1]), line, _fields(line, match.start(2))))
             continue
         if _TIMERS.search(line.text):
             in_timers = True
@@ -75,9 +63,54 @@ def parse(text: str, source: str) -> TrainingLog:
             in_timers = False
     if not iterations and not memory:
         raise content.error(f"found no line with '{_TIME}' and no memory report")
-    if problems:
-        raise InputError(problems[:10])
-    return _log(content, iterations, memory, timers)
+    warnings = content.cut_warnings()
+    iterations = _distinct(content, iterations, (_TIME,), "iteration", warnings)
+    memory = _distinct(content, memory, _PARTS, "memory of rank", warnings)
+    if not iterations and not memory:
+        raise content.error(f"found no complete line with '{_TIME}' and no complete memory report")
+    return _log(content, iterations, memory, timers, warnings)
+
+
+@dataclass(frozen=True)
+class _Report:
+    """One line with figures."""
+
+    number: int
+    """Iteration, or rank."""
+    line: Line
+    fields: dict[str, Cell]
+
+    @property
+    def values(self) -> dict[str, str]:
+        return {name: cell.text for name, cell in self.fields.items()}
+
+
+def _distinct(
+    content: Text, reports: list[_Report], needed: tuple[str, ...], what: str, warnings: list[Problem]
+) -> list[_Report]:
+    """Complete reports, each once.
+
+    A run that was killed leaves half a line, one that was started again repeats itself with other figures:
+    both happen, and both are told.
+    """
+    kept: list[_Report] = []
+    seen: dict[int, list[_Report]] = {}
+    for report in reports:
+        lacking = [name for name in needed if name not in report.fields]
+        known = seen.setdefault(report.number, [])
+        if lacking:
+            message = f"{what} {report.number} is without '{lacking[0]}': left out"
+            warnings.append(Problem(content.place(report.line), message))
+        elif all(other.values != report.values for other in known):
+            if known:
+                message = (
+                    f"{what} {report.number} is on line {known[0].line.number} with other figures: both "
+                    f"count (was the run started again?)"
+                )
+                warnings.append(Problem(content.place(report.line), message))
+            known.append(report)
+            kept.append(report)
+    return kept
 
 
 def _fields(line: Line, start: int) -> dict[str, Cell]:
@@ -93,34 +126,23 @@ def _fields(line: Line, start: int) -> dict[str, Cell]:
     return found
 
 
-def _values(fields: dict[str, Cell]) -> dict[str, str]:
-    return {name: cell.text for name, cell in fields.items()}
-
-
 def _log(
     content: Text,
-    iterations: dict[int, tuple[Line, dict[str, Cell]]],
-    memory: dict[int, tuple[Line, dict[str, Cell]]],
+    iterations: list[_Report],
+    memory: list[_Report],
     timers: dict[str, tuple[Cell, Cell]],
+    warnings: list[Problem],
 ) -> TrainingLog:
-    warnings: list[Problem] = []
-    without = [line for line, fields in iterations.values() if _TIME not in fields]
-    if without:
-        raise content.error(f"an iteration without '{_TIME}'", without[0])
-    for line, fields in memory.values():
-        lacking = [name for name in _PARTS if name not in fields]
-        if lacking:
-            raise content.error(f"a memory report without '{lacking[0]}'", line)
-    warnings += content.cut_warnings()
-    times = _numbers(content, [fields[_TIME] for _, fields in iterations.values()])
-    reported = _numbers(content, [fields[name] for _, fields in memory.values() for name in _PARTS])
+    times = _numbers(content, [report.fields[_TIME] for report in iterations])
+    reported = _numbers(content, [report.fields[name] for report in memory for name in _PARTS])
     rows: list[Iteration] = []
-    for (number, (_, fields)), time in zip(iterations.items(), times, strict=True):
+    for report, time in zip(iterations, times, strict=True):
+        fields = report.fields
         flops = next((cell for name, cell in fields.items() if _FLOPS.fullmatch(name)), None)
         batch = fields.get(_BATCH)
         rows.append(
             Iteration(
-                number,
+                report.number,
                 time * 1e-3,
                 None if flops is None else _numbers(content, [flops, fields[_TIME]])[0] * 1e12,
                 None if batch is None or not batch.text.isdigit() else int(batch.text),
@@ -131,14 +153,16 @@ def _log(
                 ),
             )
         )
-    ranks = [
-        RankMemory(rank, *(value * MIB for value in reported[index * 4 : index * 4 + 4]))
-        for index, rank in enumerate(memory)
-    ]
+    ranks: dict[int, RankMemory] = {}
+    for index, report in enumerate(memory):
+        found = RankMemory(report.number, *(value * MIB for value in reported[index * 4 : index * 4 + 4]))
+        known = ranks.setdefault(report.number, found)
+        if found.peak_reserved_bytes > known.peak_reserved_bytes:
+            ranks[report.number] = found
     return TrainingLog(
         source=content.source,
         iterations=tuple(rows),
-        memory=tuple(ranks),
+        memory=tuple(ranks.values()),
         timers=tuple(
             (name, *(value * 1e-3 for value in _numbers(content, list(cells))))  # type: ignore[misc]
             for name, cells in timers.items()

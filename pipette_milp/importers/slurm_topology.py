@@ -17,6 +17,9 @@ from pipette_milp.importers.text import Cell, Line, Text, clean
 
 KIND = "slurm-topology"
 
+MOST_IN_RING = 16
+"""Nodes of one ring (Slurm, topology.conf manual page)."""
+
 _SETTING = re.compile(r"([A-Za-z]+)=((?:\[[^\]\s]*\]|\"[^\"]*\"|[^\s\[\"])*)(?=\s|$)")
 _KEYS = frozenset(
     ("switchname", "switches", "nodes", "linkspeed", "level", "blockname", "blocksizes", "ringname")
@@ -82,6 +85,11 @@ def parse(text: str, source: str) -> SchedulerTopology:
         )
     problems += tree_problems(switches, source)
     problems += block_problems(groups, sizes, source)
+    problems += [
+        Problem(source, f"ring {name} has {len(nodes)} nodes, Slurm has rings of up to {MOST_IN_RING}")
+        for name, nodes in groups.items()
+        if "ring" in kinds and len(nodes) > MOST_IN_RING
+    ]
     if problems:
         raise InputError(problems[:20])
     warnings += content.cut_warnings()

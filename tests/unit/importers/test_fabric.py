@@ -256,6 +256,7 @@ def test_what_is_no_host_list(text: str) -> None:
         ("SwitchName=a Nodes=n1\nBlockName=b Nodes=n1\n", "mixes tree and block"),
         ("BlockName=a Nodes=n[1-4]\nBlockSizes=2,6\n", "no power-of-two multiple"),
         ("BlockName=a Nodes=n1\nBlockSizes=2\n", "fewer than the block size"),
+        ("RingName=a Nodes=n[1-17]\n", "up to 16"),
         ("BlockName=a Nodes=n1\nBlockName=b Nodes=n1\n", "is in both"),
     ],
 )
