@@ -84,6 +84,10 @@ class Cluster:
     """Groups of nodes with a shared way out."""
     meshes: tuple[Mesh | None, ...] = ()
     """Per node, None where a switch joins its GPUs; empty where that holds for all nodes."""
+    joined: int = 1
+    """Nodes of the file that one node here stands for, see `for_cells`; figures are those of all together."""
+    joining_bytes_per_s: float = np.inf
+    """Slowest link between nodes that are joined, in the order of the file."""
 
     @classmethod
     def of(cls, instance: Instance) -> Cluster:
@@ -182,6 +186,47 @@ class Cluster:
     @property
     def num_gpus(self) -> int:
         return int(self.gpus_per_node.sum())
+
+    def for_cells(self, size: int) -> Cluster | None:
+        """The cluster as cells of ``size`` GPUs see it; None where they do not come out even.
+
+        Cells that fit into a node see it as it is. Larger ones take whole nodes in the order of the file,
+        which are joined into one place here: its links to another place are those of its nodes one by one.
+        """
+        gpus = self.gpus_per_node
+        if size <= int(gpus.max()):
+            return self
+        each = int(gpus[0])
+        several = size // each
+        if (
+            np.any(gpus != each)
+            or size % each
+            or several > self.num_nodes
+            or self.meshes
+            or len(self.uplinks)
+        ):
+            return None
+        groups = [list(range(a, a + several)) for a in range(0, self.num_nodes - several + 1, several)]
+        if any(len(set(self.type_of_node[group].tolist())) > 1 for group in groups):
+            return None
+        members = np.array(groups)  # [places, nodes of one]
+        pairs = self.pair_bytes_per_s[members[:, None, :], members[None, :, :]].min(axis=2) * several
+        return Cluster(
+            gpu_types=self.gpu_types,
+            type_of_node=self.type_of_node[members[:, 0]],
+            node_names=tuple("+".join(self.node_names[n] for n in group) for group in groups),
+            gpu_ids=tuple(tuple(gpu for n in group for gpu in self.gpu_ids[n]) for group in groups),
+            latency_s=self.latency_s[members[:, None, :], members[None, :, :]].max(axis=2),
+            pair_bytes_per_s=pairs,
+            egress_bytes_per_s=several * self.egress_bytes_per_s[members].min(axis=1),
+            ingress_bytes_per_s=several * self.ingress_bytes_per_s[members].min(axis=1),
+            port_bytes_per_s=self.port_bytes_per_s,
+            local_bytes_per_s=self.local_bytes_per_s[members].min(axis=1),
+            local_latency_s=self.local_latency_s[members].max(axis=1),
+            measured=self.measured,
+            joined=several,
+            joining_bytes_per_s=float(self.pair_bytes_per_s[members, np.roll(members, -1, axis=1)].min()),
+        )
 
     @property
     def link_spread(self) -> float:

@@ -91,8 +91,11 @@ def tensor_refusal(costs: CostModel, tensor: int) -> str | None:
     """Why a tensor degree is illegal, or None. Megatron-LM's rules (formats, section 1.2)."""
     model = costs.instance.model
     largest = int(costs.cluster.gpus_per_node.max())
-    if tensor > largest:
-        return f"tensor degree {tensor} exceeds the {largest} GPUs of a node (aligned groups stay inside one)"
+    if costs.cluster.for_cells(tensor) is None:
+        return (
+            f"tensor degree {tensor} exceeds the {largest} GPUs of a node (aligned groups stay inside one, "
+            "or take whole nodes of one kind)"
+        )
     if model.attention_heads % tensor:
         return f"{model.attention_heads} heads are no multiple of tensor degree {tensor}"
     if model.mla is None:  # latent attention has as many keys and values as queries
@@ -118,10 +121,10 @@ def context_refusal(costs: CostModel, tensor: int, context: int) -> str | None:
         return "not supported yet: context parallelism on nodes of kind mesh"
     length = costs.instance.model.sequence_length
     largest = int(costs.cluster.gpus_per_node.max())
-    if tensor * context > largest:
+    if costs.cluster.for_cells(tensor * context) is None:
         return (
             f"tensor {tensor} x context {context} exceeds the {largest} GPUs of a node (aligned groups stay "
-            "inside one)"
+            "inside one, or take whole nodes of one kind)"
         )
     if not costs.instance.training.flash_attention:
         return "context parallelism needs training.flash_attention: only fused attention works on parts"
@@ -146,6 +149,8 @@ def expert_refusal(
         return f"{moe.experts} experts are no multiple of expert degree {expert}"
     if (data * context) % expert:
         return f"expert degree {expert} does not divide data x context = {data * context}"
+    if tensor * context > int(costs.cluster.gpus_per_node.max()):
+        return "not supported yet: expert parallelism with tensor and context groups over several nodes"
     if expert % context:
         return (
             f"not supported yet: expert degree {expert} that is no multiple of the context degree {context}"
@@ -243,7 +248,7 @@ def _room_refusal(costs: CostModel, configuration: Configuration) -> str | None:
             f"{degrees_product(configuration)} needs {configuration.num_gpus} GPUs, {cluster.num_gpus} are "
             "usable"
         )
-    groups = int((cluster.gpus_per_node // size).sum())
+    groups = int(((cluster.for_cells(size) or cluster).gpus_per_node // size).sum())
     needed = configuration.pipeline * configuration.data
     if needed > groups:
         name = cell_name(configuration)

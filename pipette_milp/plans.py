@@ -26,6 +26,11 @@ def cell_name(configuration: Configuration) -> str:
     return "tensor group" if configuration.context == 1 else "tensor and context group"
 
 
+def _places(cluster: Cluster, configuration: Configuration) -> Cluster:
+    """Whole nodes joined where cells take several (`Cluster.for_cells`)."""
+    return cluster.for_cells(configuration.cell_size) or cluster
+
+
 def placement_of_cells(
     cluster: Cluster,
     configuration: Configuration,
@@ -43,6 +48,7 @@ def placement_of_cells(
         ranks = np.broadcast_to(node_of_cell[:, :, None], gpus_of_cell.shape).reshape(-1)
         chosen = zip(ranks.tolist(), gpus_of_cell.reshape(-1).tolist(), strict=True)
         return Placement(gpu_of_rank=tuple(cluster.gpu_ids[node][gpu] for node, gpu in chosen))
+    cluster = _places(cluster, configuration)
     used = [0] * cluster.num_nodes
     gpus: list[int] = []
     for node in node_of_cell.reshape(-1):
@@ -54,6 +60,7 @@ def placement_of_cells(
 
 def default_cells(cluster: Cluster, configuration: Configuration) -> IntArray | None:
     """[p, d] of the default rank order, rank r on the r-th usable GPU; None if a cell straddles nodes."""
+    cluster = _places(cluster, configuration)
     node_of_gpu = np.repeat(np.arange(cluster.num_nodes), cluster.gpus_per_node)
     groups = node_of_gpu[: configuration.num_gpus].reshape(-1, configuration.cell_size)
     if np.any(groups != groups[:, :1]):
@@ -91,6 +98,7 @@ def cells_of_plan(cluster: Cluster, plan: Plan) -> IntArray:
                 f"has {len(gpus)} entries, {degrees_product(configuration)} needs {configuration.num_gpus}",
             )
         )
+    cluster = _places(cluster, configuration)
     node_of_gpu = {gpu: node for node, ids in enumerate(cluster.gpu_ids) for gpu in ids}
     problems = []
     first_rank: dict[int, int] = {}

@@ -101,7 +101,8 @@ def _configurations(costs: CostModel, refusals: list[Refusal]) -> Iterator[Confi
             if reason:
                 refusals.append(Refusal(cell, reason))
                 continue
-            cells = int((cluster.gpus_per_node // (tensor * context)).sum())
+            places = cluster.for_cells(tensor * context) or cluster
+            cells = int((places.gpus_per_node // (tensor * context)).sum())
             for pipeline, data in _grids(costs, cell, cells, refusals):
                 for batch in instance.training.global_batch_size:
                     yield from _with_batch(costs, cell, pipeline, data, batch, refusals)

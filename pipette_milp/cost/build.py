@@ -11,6 +11,7 @@ import numpy as np
 from pipette_milp.arrays import Array, IntArray
 from pipette_milp.cluster import Cluster, GpuType
 from pipette_milp.cost import communication
+from pipette_milp.cost.cells import CellLinks, cell_links
 from pipette_milp.cost.compute import ELEMENT_BYTES, ComputeModel, TaskTime
 from pipette_milp.cost.family_parts import FamilyParts, detail_of, gradient_bytes
 from pipette_milp.cost.gpu_level import GpuLevel, TaskTimes, best_local_bytes_per_s, group_rates, wirings_of
@@ -124,7 +125,22 @@ class CostModel:
         """Times of a configuration's tasks; default: on the first kind of GPU, and where tensor groups attain
         different bandwidths the best of them."""
         group = self._tensor_group(configuration, group_bytes_per_s)
-        return TaskCosts(configuration, compute or self.compute, group)
+        return TaskCosts(configuration, compute or self.compute, group, self.links(configuration))
+
+    def places(self, configuration: Configuration) -> Cluster:
+        """The cluster as the cells of a configuration see it (`Cluster.for_cells`).
+
+        Raises:
+            ValueError: the cells do not come out even; `tensor_refusal` says so first.
+        """
+        places = self.cluster.for_cells(configuration.cell_size)
+        if places is None:
+            raise ValueError(f"no places for cells of {configuration.cell_size} GPUs")
+        return places
+
+    def links(self, configuration: Configuration) -> CellLinks:
+        """Links inside the cells of a configuration."""
+        return cell_links(self.cluster, configuration)
 
     # ------------------------------------------------------------------ memory
     def stage_memory(self, configuration: Configuration) -> list[StageMemory]:
@@ -181,7 +197,7 @@ class CostModel:
     def tables(self, configuration: Configuration) -> CostTables:
         """Everything about the configuration's family that does not depend on layer split and placement."""
         transformer, training = self.transformer, self.instance.training
-        model, cluster = self.instance.model, self.cluster
+        model, cluster = self.instance.model, self.places(configuration)
         tensor, pipeline = configuration.tensor, configuration.pipeline
         virtual = configuration.num_virtual_stages
         parts = self.parts(configuration)
@@ -343,8 +359,9 @@ class CostModel:
         extra[-1] += transformer.head_parameters(tensor, embedding_on_same_stage=pipeline == 1)
         per_layer, per_stage, once = self._memory_parts(configuration)
         sync_passes, gather_passes = communication.sync_passes(configuration.data_sharding)
+        links = self.links(configuration)
         replicas = communication.ReplicaGroup(
-            configuration.data, configuration.context, split=cluster.num_nodes > 1
+            configuration.data, configuration.context, links.ring_share, links.ring_nodes
         )
         sharded = configuration.data_sharding != "none"
         rates = np.array([gpu.memory_bytes_per_s for gpu in cluster.gpu_types])
@@ -408,13 +425,13 @@ class CostModel:
         if bytes_per_s is None and self.cluster.meshes:
             wirings = wirings_of(self.cluster, configuration.tensor, configuration.data)[1]
             bytes_per_s = float(group_rates(wirings, configuration.tensor)[0])
-        if bytes_per_s is None:
-            bytes_per_s = float(self.cluster.local_bytes_per_s.min())
+        links = self.links(configuration)
         return communication.TensorGroup(
             configuration.tensor,
-            bytes_per_s,
+            links.tensor_bytes_per_s if bytes_per_s is None else bytes_per_s,
             configuration.overlap.tensor,
             self.profile.asynchronous_tensor_reduce,
+            links.tensor_nodes,
         )
 
     def layer_bounds(

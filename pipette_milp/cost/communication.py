@@ -28,14 +28,14 @@ BUCKET_PARAMETERS_PER_REPLICA = 1e6
 """Megatron-LM's bucket of overlapped gradient reduction: max(40e6, 1e6 * data degree) parameters."""
 
 
-def ring_latency_s(ranks: int, passes: int) -> float:
-    """Latency of a ring collective inside a node; ``passes`` is 2 for all-reduce, 1 for one half of it."""
-    return COLLECTIVE_BASE_S + passes * (ranks - 1) * LOCAL_STEP_S
+def ring_latency_s(ranks: int, passes: int, nodes: int = 1) -> float:
+    """Latency of a ring collective; ``passes`` is 2 for all-reduce, 1 for one half of it."""
+    return COLLECTIVE_BASE_S + passes * ((ranks - nodes) * LOCAL_STEP_S + (nodes - 1) * NODE_STEP_S)
 
 
 @dataclass(frozen=True)
 class TensorGroup:
-    """Collectives of one tensor group inside a node with a scale-up switch.
+    """Collectives of one tensor group, inside a node with a scale-up switch or over whole nodes.
 
     Every rank has its own port, so groups on one node do not slow each other.
     """
@@ -46,20 +46,22 @@ class TensorGroup:
     """Share of the exposed time that chunked overlap hides (``overlap.tensor``)."""
     asynchronous: bool = True
     """Whether the backward's collectives run under the weight gradient's products."""
+    nodes: int = 1
+    """Nodes it spans; more than one only with tensor degrees above the GPUs of a node."""
 
     def all_reduce_s(self, payload_bytes: float) -> float:
         """2(t-1)/t of the payload through each port."""
         if self.ranks == 1:
             return 0.0
         share = 2 * (self.ranks - 1) / self.ranks
-        return ring_latency_s(self.ranks, 2) + share * payload_bytes / self.bytes_per_s
+        return ring_latency_s(self.ranks, 2, self.nodes) + share * payload_bytes / self.bytes_per_s
 
     def all_gather_s(self, payload_bytes: float) -> float:
         """(t-1)/t of the payload through each port; a reduce-scatter takes as long."""
         if self.ranks == 1:
             return 0.0
         share = (self.ranks - 1) / self.ranks
-        return ring_latency_s(self.ranks, 1) + share * payload_bytes / self.bytes_per_s
+        return ring_latency_s(self.ranks, 1, self.nodes) + share * payload_bytes / self.bytes_per_s
 
     def exposed_s(self, collective_s: float, under_s: float = 0.0) -> float:
         """What is left of a collective that runs under ``under_s`` of compute."""
@@ -143,13 +145,16 @@ class ReplicaGroup:
 
     The tables see ``tensor * context`` ranks of a cell, each with a ring of its own, where NCCL makes
     ``tensor`` rings that enter a cell once and pass its ``context`` members. ``split`` divides the bytes
-    accordingly: loads and network ports come out the same, the scale-up ports of a cell's members are
-    `CellRing`'s affair. On one node only these ports count, so nothing is split there.
+    accordingly: loads and network ports come out the same (the scale-up ports of a cell's members are seen
+    to by `Detail.local_ring_share`). On one node only these ports count, so nothing is split there.
     """
 
     data: int
     context: int = 1
-    split: bool = False
+    split: float = 1.0
+    """Members of a ring that share a node's ports (`CellLinks.ring_share`)."""
+    nodes: int = 1
+    """Nodes of a cell that a ring passes."""
 
     @property
     def ranks(self) -> int:
@@ -159,12 +164,13 @@ class ReplicaGroup:
         """All-reduce (2 passes), reduce-scatter or all-gather (1), nothing (0) of what a stage holds."""
         if self.data == 1:
             passes = 0
-        factor = passes * (self.ranks - 1) / self.ranks * element_bytes / (self.context if self.split else 1)
-        inside = self.data * (self.context - 1) * passes * LOCAL_STEP_S
+        factor = passes * (self.ranks - 1) / self.ranks * element_bytes / self.split
+        inside = self.data * (self.context - self.nodes) * LOCAL_STEP_S
+        between = self.data * (self.nodes - 1) * NODE_STEP_S
         return Ring(
             bytes_per_layer=factor * layer_parameters,
             bytes_extra=factor * np.asarray(extra, dtype=float),
-            latency_s=COLLECTIVE_BASE_S + inside if passes else 0.0,
+            latency_s=COLLECTIVE_BASE_S + passes * (inside + between) if passes else 0.0,
             latency_per_node_step_s=passes * NODE_STEP_S,
             latency_per_local_step_s=passes * LOCAL_STEP_S,
         )

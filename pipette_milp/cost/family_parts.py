@@ -94,7 +94,8 @@ def detail_of(parts: FamilyParts, costs: CostModel) -> Detail | None:
 
 def build_detail(parts: FamilyParts, costs: CostModel, reasons: tuple[str, ...]) -> Detail:
     """Exact costs of any family."""
-    c, cluster, ranks = parts.configuration, costs.cluster, parts.replicas.ranks
+    c, ranks = parts.configuration, parts.replicas.ranks
+    cluster = costs.places(c)
     sharded = _sharded(parts, costs) if c.data_sharding in ("gradients", "parameters") and ranks > 1 else None
     gather_bytes = float(costs.compute.element_bytes)
     sync = _per_parameter(parts, parts.sync_passes, parts.gradient_bytes) * parts.ring_parameters
@@ -114,7 +115,7 @@ def build_detail(parts: FamilyParts, costs: CostModel, reasons: tuple[str, ...])
         memory_extra_bytes=parts.memory_extra_bytes,
         memory_once_bytes=parts.memory_once_bytes,
         usable_bytes=costs.usable_bytes_of_type,
-        local_ring_share=float(c.context) if parts.replicas.split else 1.0,
+        local_ring_share=parts.replicas.split,
         cell_sync_s=inside,
         cell_sync_extra_s=inside_extra,
         experts=_experts(parts, costs) if c.expert > 1 else None,
@@ -132,11 +133,14 @@ def _cell_ring_is_linear(parts: FamilyParts, costs: CostModel) -> bool:
     c, cluster = parts.configuration, costs.cluster
     if c.data == 1:
         return False
-    if not parts.replicas.split:
+    if cluster.num_nodes == 1:
         return True
-    most = int((cluster.gpus_per_node // c.cell_size).max())
-    by_port = float(cluster.local_bytes_per_s.min()) >= c.context * most * cluster.port_bytes_per_s
-    by_card = bool(np.all(c.tensor * cluster.local_bytes_per_s >= cluster.egress_bytes_per_s))
+    places = costs.places(c)
+    most = int((places.gpus_per_node // c.cell_size).max())
+    slowest = float(cluster.local_bytes_per_s.min())
+    by_port = slowest >= parts.replicas.split * most * cluster.port_bytes_per_s
+    rings = min(c.tensor, int(cluster.gpus_per_node.min()))
+    by_card = bool(np.all(rings * cluster.local_bytes_per_s >= cluster.egress_bytes_per_s))
     return c.data > most and (by_port or by_card)
 
 
@@ -152,13 +156,14 @@ def _inside_cell(
     c = parts.configuration
     if c.data > 1 or c.context == 1:
         return None, None
-    rate = float(costs.cluster.local_bytes_per_s.min())
-    share = (c.context - 1) / c.context / rate
+    links = costs.links(c)
+    share = (c.context - 1) / c.context / links.ring_bytes_per_s
     per_parameter = np.array(
         [[parts.sync_passes * parts.gradient_bytes * share], [parts.gather_passes * gather_bytes * share]]
     )
     passes = np.array([[parts.sync_passes], [parts.gather_passes]])
-    latency = np.where(passes > 0, COLLECTIVE_BASE_S + passes * (c.context - 1) * LOCAL_STEP_S, 0.0)
+    steps = (c.context - links.ring_nodes) * LOCAL_STEP_S + (links.ring_nodes - 1) * NODE_STEP_S
+    latency = np.where(passes > 0, COLLECTIVE_BASE_S + passes * steps, 0.0)
     # experts are spread over the cell, so nobody reduces them
     layers = per_parameter * (parts.ring_parameters if c.expert == 1 else parts.dense_parameters)[None, :]
     return layers, per_parameter * parts.extra_parameters[None, :] + latency
@@ -171,7 +176,7 @@ def _experts(parts: FamilyParts, costs: CostModel) -> ExpertExchange:
         raise ValueError("an expert degree needs a model with experts")
     tasks = costs.tasks(c)
     cells = c.expert // c.context
-    held = replace(parts.replicas, data=c.data // cells, context=1, split=False)
+    held = replace(parts.replicas, data=c.data // cells, context=1, split=1.0)
     gather_bytes = float(costs.compute.element_bytes)
     per_gradient = held.ring(parts.sync_passes, parts.gradient_bytes, 1.0, np.zeros(1)).bytes_per_layer
     per_weight = held.ring(parts.gather_passes, gather_bytes, 1.0, np.zeros(1)).bytes_per_layer

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pipette_milp.cost import communication
+from pipette_milp.cost.cells import CellLinks
 from pipette_milp.cost.compute import ComputeModel, TaskTime
 from pipette_milp.layer_shapes import LayerKind
 from pipette_milp.schema.plan import Configuration
@@ -26,6 +27,7 @@ class TaskCosts:
     configuration: Configuration
     compute: ComputeModel
     group: communication.TensorGroup
+    links: CellLinks
 
     @property
     def tokens(self) -> float:
@@ -100,8 +102,8 @@ class TaskCosts:
         ring = communication.context_ring(
             c.context - 1,
             self.compute.element_bytes * self.tokens * width,
-            self.group.bytes_per_s,
-            communication.LOCAL_STEP_S,
+            self.links.context_bytes_per_s,
+            self.links.context_step_s,
             self.compute.attention(self.tokens, c.tensor),
         )
         again = 0.0 if c.recompute == "none" else ring.forward_s

@@ -288,7 +288,7 @@ def _settings(state: SearchState) -> dict[str, object]:
         "placement_level": (
             "GPUs: the GPUs of a tensor group are chosen within its node"
             if cluster.meshes
-            else "aligned groups: a tensor group is consecutive GPUs of one node"
+            else "aligned groups: a tensor group is consecutive GPUs of one node, or whole nodes in a row"
         ),
         "model_error": state.costs.constants.residuals.ranking_sigma,
         "model_error_source": "difference of two estimates for one model and GPU count, on measured runs",

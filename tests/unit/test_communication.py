@@ -163,7 +163,7 @@ def test_gradients_of_every_stage_and_eight_bytes_against_six() -> None:
 def test_one_replica_synchronises_nothing() -> None:
     for ring in (
         ReplicaGroup(1).ring(2, 4.0, 100.0, np.array([7.0])),
-        ReplicaGroup(1, 4, split=True).ring(1, 2.0, 100.0, np.array([7.0])),
+        ReplicaGroup(1, 4, 4.0).ring(1, 2.0, 100.0, np.array([7.0])),
         ReplicaGroup(4).ring(0, 2.0, 100.0, np.array([7.0])),
     ):
         assert ring.bytes_per_layer == ring.latency_s == ring.latency_per_node_step_s == 0.0
@@ -178,9 +178,7 @@ def test_sharded_gradients_and_parameters_are_reduced_in_every_pass() -> None:
 def test_a_ring_over_cells_of_several_ranks() -> None:
     """8 ranks of 4 replicas send 7/8 each way; split over the rings that the tables see, all steps
     counted."""
-    whole, split = (
-        ReplicaGroup(4, 2, split=split).ring(1, 4.0, 100.0, np.zeros(1)) for split in (False, True)
-    )
+    whole, split = (ReplicaGroup(4, 2, split).ring(1, 4.0, 100.0, np.zeros(1)) for split in (1.0, 2.0))
     assert whole.bytes_per_layer == 2 * split.bytes_per_layer == 100 * 4 * 7 / 8
     assert whole.latency_s - ReplicaGroup(4).ring(1, 4.0, 100.0, np.zeros(1)).latency_s == pytest.approx(
         4 * LOCAL_STEP_S

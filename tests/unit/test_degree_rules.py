@@ -53,7 +53,7 @@ def test_expert_degrees_divide_the_experts(expert: int, legal: bool) -> None:
         (costs(training={"framework": "deepspeed"}), {"pipeline": 2, "data": 2, "num_micro_batches": 8,
          "data_sharding": "gradients"}, "data_sharding", "DeepSpeed's pipeline engine"),
         (costs(FOUR, model={"sequence_length": 510}, training=FLASH), {"context": 4}, "context", "twice"),
-        (costs(FOUR, training=FLASH), {"context": 4, "tensor": 2}, "context", "tensor 2 x context 4 exceeds"),
+        (costs(FOUR, training=FLASH), {"context": 3, "tensor": 2}, "context", "tensor 2 x context 3 exceeds"),
         (costs(FOUR), {"context": 2}, "context", "flash_attention"),
     ],
 )  # fmt: skip

@@ -311,7 +311,7 @@ def test_memory_is_judged_in_the_best_split() -> None:
         ((3, 3), {"schedule": "interleaved", "pipeline_transfers": "async"}, "schedule", "virtual_stages"),
         ((3, 3), {"schedule": "zb-h1"}, "schedule", "no pipeline_transfers 'exchange'"),
         ((6,), {"context": 2}, "context", "needs training.flash_attention"),
-        ((6,), {"context": 4}, "context", "tensor 1 x context 4 exceeds the 2 GPUs of a node"),
+        ((6,), {"context": 3}, "context", "tensor 1 x context 3 exceeds the 2 GPUs of a node"),
         ((6,), {"expert": 2}, "expert", "the model has no experts"),
         ((6,), {"gradient_dtype": "fp16"}, "gradient_dtype", "expected bf16 or fp32"),
     ],
