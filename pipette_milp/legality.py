@@ -25,18 +25,23 @@ GRADIENTS_OF_PRECISION = {
 """Gradient types that go with a training precision."""
 
 
-def check_legal(costs: CostModel, configuration: Configuration) -> None:
+def check_legal(costs: CostModel, configuration: Configuration, *, tensor_over_nodes: bool = False) -> None:
     """Refuse a configuration that breaks a rule. Memory is none: a legal plan may not fit.
+
+    ``tensor_over_nodes`` accepts tensor groups of whole nodes, as some measured runs have them: no plan is
+    made with them.
 
     Raises:
         IllegalConfigurationError: every rule that is broken, each at its field.
     """
-    problems = list(illegalities(costs, configuration))
+    problems = list(illegalities(costs, configuration, tensor_over_nodes=tensor_over_nodes))
     if problems:
         raise IllegalConfigurationError(problems)
 
 
-def illegalities(costs: CostModel, configuration: Configuration) -> Iterator[Problem]:
+def illegalities(
+    costs: CostModel, configuration: Configuration, *, tensor_over_nodes: bool = False
+) -> Iterator[Problem]:
     """Every rule that a configuration breaks on this instance."""
     tensor, training = configuration.tensor, costs.instance.training
     accepted = GRADIENTS_OF_PRECISION[training.precision]
@@ -47,7 +52,7 @@ def illegalities(costs: CostModel, configuration: Configuration) -> Iterator[Pro
             f"expected {' or '.join(accepted)}",
         )
     reasons = {
-        "tensor": tensor_refusal(costs, tensor),
+        "tensor": tensor_refusal(costs, tensor, over_nodes=tensor_over_nodes),
         "context": context_refusal(costs, tensor, configuration.context),
         "expert": expert_refusal(
             costs,
@@ -87,15 +92,12 @@ def illegalities(costs: CostModel, configuration: Configuration) -> Iterator[Pro
             yield Problem(path, reason)
 
 
-def tensor_refusal(costs: CostModel, tensor: int) -> str | None:
+def tensor_refusal(costs: CostModel, tensor: int, *, over_nodes: bool = False) -> str | None:
     """Why a tensor degree is illegal, or None. Megatron-LM's rules (formats, section 1.2)."""
     model = costs.instance.model
     largest = int(costs.cluster.gpus_per_node.max())
-    if costs.cluster.for_cells(tensor) is None:
-        return (
-            f"tensor degree {tensor} exceeds the {largest} GPUs of a node (aligned groups stay inside one, "
-            "or take whole nodes of one kind)"
-        )
+    if tensor > largest and not (over_nodes and costs.cluster.for_cells(tensor) is not None):
+        return f"tensor degree {tensor} exceeds the {largest} GPUs of a node (aligned groups stay inside one)"
     if model.attention_heads % tensor:
         return f"{model.attention_heads} heads are no multiple of tensor degree {tensor}"
     if model.mla is None:  # latent attention has as many keys and values as queries

@@ -41,7 +41,7 @@ def express(run: Run, constants: CostConstants | None = None) -> Expressed:
         costs = CostModel.of(instance)
         problems = [
             problem
-            for problem in illegalities(costs, configuration)
+            for problem in illegalities(costs, configuration, tensor_over_nodes=True)
             if not (problem.path == "schedule" and _only_needs_a_layout(configuration))
         ]
         if problems:

@@ -12,7 +12,9 @@ from pipette_milp.cost.build import CostModel
 from pipette_milp.cost.cells import cell_links
 from pipette_milp.cost.communication import LOCAL_STEP_S, NODE_STEP_S
 from pipette_milp.cost.placement import placement_durations
+from pipette_milp.errors import IllegalConfigurationError
 from pipette_milp.estimate import estimate
+from pipette_milp.legality import check_legal
 from pipette_milp.plans import cells_of_plan, default_cells, placement_of_cells
 from pipette_milp.schema.plan import Plan
 from pipette_milp.schema.result import Termination
@@ -97,10 +99,6 @@ def test_gradient_rings_cross_all_nodes_of_all_cells(tensor: int, context: int) 
 def test_plans_with_cells_over_nodes(fields: dict[str, Any]) -> None:
     model = four_nodes()
     wanted = configuration((3, 3), **fields)
-    found = estimate(model.instance, wanted)
-    assert found["placement"]["gpu_of_rank"] == tuple(range(8)) or found["placement"]["gpu_of_rank"] == [
-        *range(8)
-    ]
     cells = np.array([[1], [0]])
     placement = placement_of_cells(model.cluster, wanted, cells)
     assert placement.gpu_of_rank == (4, 5, 6, 7, 0, 1, 2, 3)
@@ -111,6 +109,9 @@ def test_plans_with_cells_over_nodes(fields: dict[str, Any]) -> None:
     default = default_cells(model.cluster, wanted)
     assert default is not None
     assert default.tolist() == [[0], [1]]
+    if wanted.context > 1:
+        found = estimate(model.instance, wanted)
+        assert list(found["placement"]["gpu_of_rank"]) == [*range(8)]
     slow = four_nodes({"cluster/network/inter_node/bandwidth": "1 GB/s"})
     assert assess(slow, wanted, cells).simulated_s > assess(model, wanted, cells).simulated_s
 
@@ -128,12 +129,21 @@ def test_one_replica_reduces_its_gradients_between_its_nodes() -> None:
     assert durations.gradient_sync_s[0] == pytest.approx(expected, rel=1e-6)
 
 
-def test_the_search_takes_such_cells_where_they_are_listed() -> None:
+def test_tensor_groups_over_nodes_are_for_measured_runs_only() -> None:
+    model, wanted = four_nodes(), configuration((3, 3), tensor=4)
+    with pytest.raises(IllegalConfigurationError, match="exceeds the 2 GPUs of a node"):
+        estimate(model.instance, wanted)
+    check_legal(model, wanted, tensor_over_nodes=True)
+    with pytest.raises(IllegalConfigurationError, match="exceeds the 2 GPUs of a node"):
+        check_legal(model, configuration((6,), tensor=16, data=1), tensor_over_nodes=True)
+
+
+def test_the_search_takes_context_groups_over_nodes_where_they_are_listed() -> None:
     plain = enumerate_space(four_nodes())
     assert max(tables.tensor for tables in plain.families) == 2
-    model = four_nodes(search={"tensor": [4], "context": [1, 2], "micro_batch": [4]})
+    model = four_nodes(search={"tensor": [2], "context": [2], "micro_batch": [4]})
     result = solve(model.instance, threads=1)
     assert result.termination == Termination.OPTIMAL
     assert verify(model.instance, result).failed == ()
     assert result.plan is not None
-    assert result.plan.configuration.tensor == 4
+    assert result.plan.configuration.context == 2
