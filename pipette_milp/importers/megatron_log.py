@@ -23,6 +23,13 @@ _TIMER = re.compile(r"([a-z][a-z0-9-]+)\s*\.*:\s*\(\s*([\d.,]+)\s*,\s*([\d.,]+)\
 _TIME = "elapsed time per iteration (ms)"
 _FLOPS = re.compile(r"throughput per GPU \(TFLOP/s/GPU\)")
 _BATCH = "global batch size"
+_DEGREES = {
+    "num_gpus": re.compile(r"using world size: (\d{1,7})\b"),
+    "dp": re.compile(r"\bdata-parallel size: (\d{1,7})\b"),
+    "cp": re.compile(r"\bcontext-parallel size: (\d{1,7})\b"),
+    "tp": re.compile(r"\btensor-model-parallel size: (\d{1,7})\b"),
+    "pp": re.compile(r"\bpipeline-model-parallel size: (\d{1,7})\b"),
+}
 _PARTS = ("allocated", "max allocated", "reserved", "max reserved")
 _NUMBER = re.compile(r"[+-]?[\d.,]*\d(?:[eE][+-]?\d+)?")
 
@@ -44,6 +51,7 @@ def parse(text: str, source: str) -> TrainingLog:
     iterations: list[_Report] = []
     memory: list[_Report] = []
     timers: dict[str, tuple[Cell, Cell]] = {}
+    degrees: dict[str, int] = {}
     in_timers = False
     for line in content.lines:
         match = _ITERATION.search(line.text)
@@ -55,6 +63,10 @@ def parse(text: str, source: str) -> TrainingLog:
         if match is not None:
             memory.append(_Report(int(match[1]), line, _fields(line, match.start(2))))
             continue
+        if _DEGREES["num_gpus"].search(line.text):
+            for name, pattern in _DEGREES.items():
+                if found := pattern.search(line.text):
+                    degrees[name] = int(found[1])
         if _TIMERS.search(line.text):
             in_timers = True
         elif in_timers and (match := _TIMER.search(line.text)):
@@ -68,7 +80,7 @@ def parse(text: str, source: str) -> TrainingLog:
     memory = _distinct(content, memory, _PARTS, "memory of rank", warnings)
     if not iterations and not memory:
         raise content.error(f"found no complete line with '{_TIME}' and no complete memory report")
-    return _log(content, iterations, memory, timers, warnings)
+    return _log(content, iterations, memory, timers, degrees, warnings)
 
 
 @dataclass(frozen=True)
@@ -131,6 +143,7 @@ def _log(
     iterations: list[_Report],
     memory: list[_Report],
     timers: dict[str, tuple[Cell, Cell]],
+    degrees: dict[str, int],
     warnings: list[Problem],
 ) -> TrainingLog:
     times = _numbers(content, [report.fields[_TIME] for report in iterations])
@@ -167,6 +180,7 @@ def _log(
             (name, *(value * 1e-3 for value in _numbers(content, list(cells))))  # type: ignore[misc]
             for name, cells in timers.items()
         ),
+        degrees=tuple(degrees.items()),
         warnings=tuple(warnings),
     )
 

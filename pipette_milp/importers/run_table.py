@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from pipette_milp.errors import Problem
@@ -99,7 +100,7 @@ def run_row(
     """
     warnings: list[Problem] = []
     row: dict[str, Any] = {
-        "run_id": name or log.source,
+        "run_id": name or PurePath(log.source).name,
         "source": log.source,
         "split_hint": "runs",
         "gpu_model": gpu_type,
@@ -136,6 +137,16 @@ def run_row(
                 )
             )
         row["global_batch"] = log.global_batch_size or said
+    for column, value in log.degrees:
+        if row.get(column) not in (None, value):
+            warnings.append(
+                Problem(
+                    log.source,
+                    f"contradiction: the log has {column} {value}, the arguments {row[column]}: of "
+                    f"another run? The log counts",
+                )
+            )
+        row[column] = value
     text = {column: "" if row.get(column) is None else str(row[column]) for column in COLUMNS}
     for column in NEEDED:
         if not text[column]:

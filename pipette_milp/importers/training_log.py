@@ -41,6 +41,8 @@ class TrainingLog:
     """Ranks with data-parallel index 0, each once."""
     timers: tuple[tuple[str, float, float], ...] = ()
     """(name, least, most over the ranks) seconds, the last report of each."""
+    degrees: tuple[tuple[str, int], ...] = ()
+    """(column of a run table, value) that the program printed at start, such as ("tp", 2)."""
     warnings: tuple[Problem, ...] = ()
 
     @property

@@ -205,6 +205,16 @@ def test_a_log_with_its_arguments_is_a_row_that_accuracy_reads(tmp_path: Path) -
     assert expressed.configuration.data_sharding == "optimizer"
 
 
+def test_a_log_of_another_run_than_the_arguments() -> None:
+    log = parse(sample("logs/run.megatron.log"), "logs/run.log", "megatron-log")
+    assert dict(log.degrees) == {"num_gpus": 16, "dp": 4, "tp": 2, "pp": 2}
+    run = parse(sample("settings/run.nemo.yaml"), "run.yaml", "nemo")
+    result = assemble([Found("logs/run.log", "megatron-log", log), Found("run.yaml", "nemo", run)])
+    assert any("the log has tp 2, the arguments 4" in warning.message for warning in result.warnings)
+    (row,) = result.rows
+    assert (row["run_id"], row["tp"], row["dp"]) == ("run.log", "2", "4")
+
+
 def test_a_log_alone_says_what_its_row_lacks() -> None:
     log = parse(sample("logs/run.megatron.log"), "run.log", "megatron-log")
     result = assemble([Found("run.log", "megatron-log", log)])
