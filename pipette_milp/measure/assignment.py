@@ -45,9 +45,7 @@ def assign(replay: ReplayPlan, hosts: Sequence[str]) -> Assignment:
     if not by_name:
         if host_of_node:
             absent = ", ".join(name for node, name in names.items() if node not in host_of_node)
-            raise InputError(
-                f"no ranks were started on {absent}; hosts with ranks: {', '.join(launched)}"
-            )
+            raise InputError(f"no ranks were started on {absent}; hosts with ranks: {', '.join(launched)}")
         if len(launched) != len(nodes):
             raise InputError(
                 f"the plan uses {len(nodes)} nodes, ranks were started on {len(launched)}: "

@@ -76,7 +76,9 @@ def compare(
     }
 
 
-def _stages(wanted: ReplayPlan, timeline: Timeline, events: Sequence[Sequence[Event]]) -> list[dict[str, Any]]:
+def _stages(
+    wanted: ReplayPlan, timeline: Timeline, events: Sequence[Sequence[Event]]
+) -> list[dict[str, Any]]:
     """Compute, end of the last task and synchronisation of every pipeline stage; the slowest replica's."""
     configuration = wanted.plan.configuration
     p, M = configuration.pipeline, configuration.num_micro_batches

@@ -1,5 +1,4 @@
-"""Links measured by the ranks themselves: every pair of nodes in rounds of disjoint pairs, then what each node
-sends and receives in all.
+"""Links measured by the ranks themselves: all pairs of nodes in rounds of disjoint pairs, then nodes in all.
 
 All ranks of a node send at the same time, each to its counterpart, because that is what a plan's tensor ranks
 and replicas do; a figure is therefore that of a node pair, all cards together.
@@ -104,9 +103,7 @@ def measure_network(
         for hub, leaves in round_:
             known = all(pair_rate[hub][leaf] and pair_rate[leaf][hub] for leaf in leaves)
             if own in (hub, *leaves) and known:
-                node_samples += _star(
-                    session, groups, hub, leaves, pair_rate, options, f"{name}/{hub}"
-                )
+                node_samples += _star(session, groups, hub, leaves, pair_rate, options, f"{name}/{hub}")
         session.barrier(name)
     collected = session.collect(
         f"{key}/samples",
@@ -194,14 +191,14 @@ class _Wire:
         """Growing sizes in one direction, then the largest one with a single flow and both ways at once."""
         size, final = SMALLEST_BYTES, False
         while True:
-            slowest = self.repeated(size, direction, options.repeats, transfers, "all")
+            seconds = self.repeated(size, direction, options.repeats, transfers, "all")
             if final or size >= options.largest_bytes:
                 break
-            if slowest * SIZE_STEP < options.target_s:
+            if seconds * SIZE_STEP < options.target_s:
                 size *= SIZE_STEP
             else:
                 factor = 1
-                while slowest * factor < options.target_s:
+                while seconds * factor < options.target_s:
                     factor *= 2
                 if factor == 1:
                     break
@@ -220,10 +217,14 @@ class _Wire:
         transfers: list[TransferSample],
         flows: str,
     ) -> float:
-        """Transfers of one size; what the sending ranks saw is added. Returns the slowest, at every rank."""
+        """Transfers of one size; what the sending ranks saw is added.
+
+        Returns seconds at every rank: of each rank's quickest repeat (a hiccup must not end the growth of
+        sizes) the largest.
+        """
         data = self.buffer(size)
         taking_part = flows != "single" or self.index % self.half == 0
-        slowest = 0.0
+        quickest = float("inf") if taking_part else 0.0
         for _ in range(repeats):
             self.barrier()
             start = time.monotonic()
@@ -233,11 +234,9 @@ class _Wire:
                 self.transfer(data, sends, receives)
                 end = time.monotonic()
                 if sends:
-                    transfers.append(
-                        TransferSample(size, self.index // self.half, flows, start, end)
-                    )
-                slowest = max(slowest, end - start)
-        return self.maximum(slowest)
+                    transfers.append(TransferSample(size, self.index // self.half, flows, start, end))
+                quickest = min(quickest, end - start)
+        return self.maximum(quickest)
 
     def transfer(self, data: Any, sends: bool, receives: bool) -> None:
         """Send, receive or both; a send ends when the other side says that it has everything."""
@@ -311,7 +310,7 @@ def _star(
             group.barrier().wait(timeout)
             session.synchronize()
             start = time.monotonic()
-            works = []
+            works: list[tuple[Any, int | None]] = []
             for other, size in zip(others, sizes, strict=True):
                 data = torch.zeros(size, dtype=torch.uint8, device=session.device)
                 partner = members.index(groups.ranks[other][local])
@@ -320,7 +319,7 @@ def _star(
                     works.append((group.send([data], partner, 0), None))
                 else:
                     works.append((group.recv([data], partner, 0), partner))
-            replies = []
+            replies: list[Any] = []
             for work, partner_to_answer in works:
                 work.wait(timeout)
                 if partner_to_answer is not None:

@@ -174,9 +174,7 @@ def _link(latency_s: float, runs: dict[tuple[int, str], list[list[TransferSample
         bytes_per_s=median,
         spread=(max(attained) - min(attained)) / median,
         by_size={
-            size: statistics.median(rates(size, flows, 0.5))
-            for size, flows in sorted(runs)
-            if flows == "all"
+            size: statistics.median(rates(size, flows, 0.5)) for size, flows in sorted(runs) if flows == "all"
         },
         single_bytes_per_s=statistics.median(single) if single else None,
         both_bytes_per_s=statistics.median(both) if both else None,

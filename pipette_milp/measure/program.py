@@ -207,9 +207,7 @@ def _check_order(order: Order, plan: Plan) -> None:
     """Every task of the plan once, on its stage."""
     configuration = plan.configuration
     if len(order) != configuration.pipeline:
-        raise PlanError(
-            Problem("order", f"has {len(order)} stages, the plan has {configuration.pipeline}")
-        )
+        raise PlanError(Problem("order", f"has {len(order)} stages, the plan has {configuration.pipeline}"))
     problems = []
     for stage, steps in enumerate(order):
         tasks = [tuple(step) for step in steps if step[0] != "X"]
@@ -221,16 +219,12 @@ def _check_order(order: Order, plan: Plan) -> None:
             for m in range(configuration.num_micro_batches)
         }
         if len(tasks) != len(set(tasks)) or set(tasks) != wanted:
-            problems.append(
-                Problem(f"order[{stage}]", "does not run every task of the stage exactly once")
-            )
+            problems.append(Problem(f"order[{stage}]", "does not run every task of the stage exactly once"))
     if problems:
         raise PlanError(problems)
 
 
-def _steps(
-    rank: int, steps: Sequence[Sequence[Any]], plan: Plan, durations: Durations
-) -> tuple[Step, ...]:
+def _steps(rank: int, steps: Sequence[Sequence[Any]], plan: Plan, durations: Durations) -> tuple[Step, ...]:
     configuration = plan.configuration
     replica = (rank // configuration.tensor) % configuration.data
     seconds = {
@@ -260,9 +254,7 @@ def _steps(
         elif not exchanges and kind == "B":
             needs = message(False, "B", virtual, micro_batch) if virtual < last else None
             sends = message(True, "B", virtual - 1, micro_batch) if virtual > 0 else None
-        return Compute(
-            kind, virtual, micro_batch, float(durations_of_kind[virtual, replica]), needs, sends
-        )
+        return Compute(kind, virtual, micro_batch, float(durations_of_kind[virtual, replica]), needs, sends)
 
     result: list[Step] = []
     for step in steps:

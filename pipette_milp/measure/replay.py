@@ -68,21 +68,18 @@ def replay(
     """
     wanted = replay_plan(CostModel.of(instance), plan, order)
     assignment = assign(wanted, session.nodes)
-    runner = _Runner(session, wanted, assignment, options, key)
-    runs: list[list[list[Event]]] = []
-    try:
-        runner.connect()
-        offset_s = offsets_to_rank_0(session, runner.control)
-        for number in range(options.warm_up + options.iterations):
-            if progress is not None and session.rank == 0:
-                progress(f"iteration {number + 1} of {options.warm_up + options.iterations}")
-            delay = START_DELAY_S + START_DELAY_PER_RANK_S * session.world_size
-            start_s = common_start(session, runner.control, offset_s, delay)
-            events = runner.iteration(start_s)
-            if number >= options.warm_up:
-                runs.append(events)
-    finally:
-        runner.close()
+    runner = _Runner(session, wanted, assignment, options)
+    runs: list[list[Event]] = []
+    runner.connect()
+    offset_s = offsets_to_rank_0(session, runner.control)
+    for number in range(options.warm_up + options.iterations):
+        if progress is not None and session.rank == 0:
+            progress(f"iteration {number + 1} of {options.warm_up + options.iterations}")
+        delay = START_DELAY_S + START_DELAY_PER_RANK_S * session.world_size
+        start_s = common_start(session, runner.control, offset_s, delay)
+        events = runner.iteration(start_s)
+        if number >= options.warm_up:
+            runs.append(events)
     collected = session.collect(f"{key}/events", runs)
     if collected is None:
         return None
@@ -111,14 +108,14 @@ class _Runner:
     """One rank's part of a replay."""
 
     def __init__(
-        self, session: Session, wanted: ReplayPlan, assignment: Assignment, options: ReplayOptions, key: str
+        self, session: Session, wanted: ReplayPlan, assignment: Assignment, options: ReplayOptions
     ) -> None:
         torch, device = session.torch, session.device
         self.session = session
         self.program: RankProgram = wanted.programs[assignment.plan_of_launched[session.rank]]
         self.launched = assignment.launched_of_plan
-        self.transport = Transport(session, f"{key}/data")
-        self.control = session.control_group(f"{key}/control")
+        self.transport = Transport(session)
+        self.control = session.control_group("replay/control")
         count = wanted.plan.configuration.num_micro_batches
         self._boundaries = wanted.plan.configuration.num_virtual_stages
         self._micro_batches = count
@@ -176,11 +173,6 @@ class _Runner:
         if self.matrix_work is not None:
             self.matrix_work.calibrate()
 
-    def close(self) -> None:
-        """Let go of connections."""
-        self.transport.close()
-        self.control.shutdown()
-
     # ------------------------------------------------------------ one iteration
     def iteration(self, start_s: float) -> list[Event]:
         """Run the program once from ``start_s`` of this rank's clock."""
@@ -220,13 +212,17 @@ class _Runner:
             waited = arrived - reached >= NOT_WAITED_S
             if waited:
                 self.now_s = arrived
-            self._note(_received(step.needs), step.needs.boundary, step.needs.micro_batch, reached, arrived, waited)
+            self._note(
+                _received(step.needs), step.needs.boundary, step.needs.micro_batch, reached, arrived, waited
+            )
             self._gathered()
         begin = self.now_s
         self._spend(step.seconds)
         self._note(_TASKS[step.kind], step.virtual_stage, step.micro_batch, begin, self.now_s)
         if step.sends is not None:
-            self._note(_sent(step.sends), step.sends.boundary, step.sends.micro_batch, self.now_s, self.clock())
+            self._note(
+                _sent(step.sends), step.sends.boundary, step.sends.micro_batch, self.now_s, self.clock()
+            )
             outgoing.append(self._send(step.sends))
 
     def _exchange(self, step: Exchange) -> None:
@@ -237,9 +233,7 @@ class _Runner:
         # receives first: gloo would otherwise serialise the two directions of a pair
         incoming = [self._receive(message) for message in receives]
         words = [
-            self.transport.expect_word(
-                self.launched[m.partner], self._tag(m) + ACKNOWLEDGE, self._lane(m)
-            )
+            self.transport.expect_word(self.launched[m.partner], self._tag(m) + ACKNOWLEDGE, self._lane(m))
             for m in sends
             if acknowledges
         ]
@@ -327,9 +321,7 @@ class _Runner:
 
     def _tag(self, message: Message) -> int:
         kind = 0 if message.kind == "F" else 1
-        return 2 * (
-            (kind * self._boundaries + message.boundary) * self._micro_batches + message.micro_batch
-        )
+        return 2 * ((kind * self._boundaries + message.boundary) * self._micro_batches + message.micro_batch)
 
     def _says(self, message: Message) -> str:
         partner = self.launched[message.partner]

@@ -39,9 +39,7 @@ class RingCollective:
         self.transport = transport
         torch, device = transport.torch, transport.session.device
         self.steps = [
-            (phase, step)
-            for phase in work.passes
-            for step in range(len(work.channels[0].ranks) - 1)
+            (phase, step) for phase in work.passes for step in range(len(work.channels[0].ranks) - 1)
         ]
         self.first_tag = first_tag
         self.channels: list[_Channel] = []
@@ -92,9 +90,8 @@ class RingCollective:
                 for part in range(SLICES):
                     if number + 1 < len(self.steps):
                         self._expect(index, channel, number + 1, part)
-                    self.transport.wait(
-                        channel.incoming.pop((number, part)), f"a part of the ring from rank {channel.previous}"
-                    )
+                    awaited = f"a part of the ring from rank {channel.previous}"
+                    self.transport.wait(channel.incoming.pop((number, part)), awaited)
                     if phase == "reduce-scatter":
                         _, received = chunk_of_step(channel.position, step, channel.size, phase)
                         channel.buffer[received * SLICES + part] += channel.spare[number % 2, part]

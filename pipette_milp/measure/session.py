@@ -65,7 +65,10 @@ class Session:
     """Longest wait for anything that another rank has to do."""
     nodes: tuple[str, ...] = ()
     """Node name of every rank."""
-    _groups: dict[str, Any] = field(default_factory=dict)
+    on_connected: Callable[[], None] | None = None
+    """Called after connections were made."""
+    _kept: dict[str, Any] = field(default_factory=dict)
+    """Groups of all ranks by name: connecting all takes a second or more."""
 
     @property
     def rank(self) -> int:
@@ -83,11 +86,21 @@ class Session:
         return "nccl" if self.device.type == "cuda" else "gloo"
 
     def process_group(self, name: str, ranks: list[int] | None = None, timeout_s: float | None = None) -> Any:
-        """A new process group of some ranks (all if left out); every one of them calls this.
+        """A process group of some ranks; every one of them calls this.
+
+        A group of all ranks (``ranks`` left out) is made once for a name and kept.
 
         Made straight on the store, not with ``new_group``: that would need all ranks each time, and one
         unreachable pair would take every group down.
         """
+        if ranks is None and name in self._kept:
+            return self._kept[name]
+        group = self._new_group(name, ranks, timeout_s)
+        if ranks is None:
+            self._kept[name] = group
+        return group
+
+    def _new_group(self, name: str, ranks: list[int] | None, timeout_s: float | None) -> Any:
         torch = self.torch
         members = list(range(self.world_size)) if ranks is None else ranks
         store = torch.distributed.PrefixStore(name, self.store)
@@ -97,14 +110,22 @@ class Session:
             options = torch.distributed.ProcessGroupNCCL.Options()
             options._timeout = timeout
             return torch.distributed.ProcessGroupNCCL(store, index, len(members), options)
-        return torch.distributed.ProcessGroupGloo(store, index, len(members), timeout)
+        return self._connected(torch.distributed.ProcessGroupGloo(store, index, len(members), timeout))
 
     def control_group(self, name: str) -> Any:
-        """A gloo group of all ranks for small messages, also where data moves by NCCL."""
+        """A gloo group of all ranks for small messages, also where data moves by NCCL; made once."""
+        if name in self._kept:
+            return self._kept[name]
         store = self.torch.distributed.PrefixStore(name, self.store)
-        return self.torch.distributed.ProcessGroupGloo(
-            store, self.rank, self.world_size, timedelta(seconds=self.timeout_s)
-        )
+        timeout = timedelta(seconds=self.timeout_s)
+        group = self.torch.distributed.ProcessGroupGloo(store, self.rank, self.world_size, timeout)
+        self._kept[name] = self._connected(group)
+        return group
+
+    def _connected(self, group: Any) -> Any:
+        if self.on_connected is not None:
+            self.on_connected()
+        return group
 
     def finish(self, work: Any) -> None:
         """Until control traffic has arrived.

@@ -20,14 +20,13 @@ Edge = tuple[int, int, str]
 class Transport:
     """Point-to-point messages of one rank."""
 
-    def __init__(self, session: Session, name: str) -> None:
-        """Every rank makes one, with a name used once."""
+    def __init__(self, session: Session) -> None:
+        """Every rank makes one."""
         self.session = session
         self.torch = session.torch
         self.acknowledges = session.transport == "gloo"
         """Whether the end of a send says nothing about its arrival."""
         self.timeout = timedelta(seconds=session.timeout_s)
-        self._name = name
         self._groups: dict[str, Any] = {}
         self._word = self.torch.zeros(1, dtype=self.torch.uint8, device=session.device)
 
@@ -45,18 +44,12 @@ class Transport:
             lanes: of all ranks.
         """
         for lane in sorted(set(lanes)):
-            self._groups[lane] = self.session.process_group(f"{self._name}/{lane}")
+            self._groups[lane] = self.session.process_group(f"transport/{lane}")
         for low, high, lane in sorted(set(edges)):
             if self.session.rank == low:
                 self.wait(self.send(self._word, high, 0, lane), f"the first message to rank {high}")
             else:
                 self.wait(self.receive(self._word, low, 0, lane), f"the first message of rank {low}")
-
-    def close(self) -> None:
-        """Let go of the connections."""
-        for group in self._groups.values():
-            group.shutdown()
-        self._groups.clear()
 
     def send(self, data: Any, receiver: int, tag: int, lane: str) -> Any:
         """Start sending."""

@@ -14,7 +14,6 @@ import selectors
 import shutil
 import signal
 import socket
-import sys
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -34,8 +33,6 @@ from pipette_milp.measure.emulation.worker import serve
 from pipette_milp.measure.launch_environment import LaunchEnvironment
 from pipette_milp.measure.session import load_torch
 
-PRIORITY = -10
-"""Niceness of the ranks: they mostly sleep and have to wake up in time."""
 AFTER_FAILURE_S = 10.0
 """How long the other ranks have to say what they saw, once one has failed."""
 
@@ -119,13 +116,13 @@ def _start(description: dict[str, Any]) -> list[_Rank]:
     own = os.getpid()
     paths = [f"/proc/{own}/fd/{handle}" for handle in handles[:-1]]
     run_batch("ip", shaping.switch_links(network.size, paths))
-    run_batch("tc", shaping.switch_shaping(network))
+    run_batch("tc", shaping.switch_shaping(network, description["ranks_per_node"]))
     ranks: list[_Rank] = []
     for node in range(network.size):
         enter(handles[node])
         run_batch("ip", shaping.node_links(network, node))
         apply_settings(shaping.settings())
-        run_batch("tc", shaping.node_shaping(network, node))
+        run_batch("tc", shaping.node_shaping(network, node, description["ranks_per_node"]))
         for local in range(description["ranks_per_node"]):
             environment = LaunchEnvironment(
                 rank=len(ranks),
@@ -151,8 +148,6 @@ def _fork(environment: LaunchEnvironment, timeout_s: float, parent: int) -> _Ran
     status = 1
     try:
         die_with_parent(parent)
-        with contextlib.suppress(PermissionError):
-            os.nice(PRIORITY)
         ours.close()
         nowhere = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nowhere, 0)
@@ -245,4 +240,4 @@ def _how_it_ended(rank: _Rank) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

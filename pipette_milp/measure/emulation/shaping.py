@@ -2,7 +2,8 @@
 
 Every node is a network namespace with one interface, all interfaces meet on a bridge in a namespace of its
 own. A node shapes what it sends: one htb class for the whole node, below it one class per destination, told
-apart by destination address (u32). What a node receives is shaped where the bridge sends it to the node.
+apart by destination address (u32), below that one per rank of the node. What a node receives is shaped where
+the bridge sends it to the node.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ BURST_BYTES = 5000
 free."""
 GSO_BYTES = 4344
 """Three segments. With the default of 64 kB a message of that size passes the bucket as one packet."""
+LOOPBACK_GSO_BYTES = 16384
+"""Inside a node: several packets in a send buffer."""
 QUEUE_PACKETS = 1000
 """Of each class; more than the send buffers of all connections hold, so nothing is dropped."""
 QUANTUM_BYTES = 4500
@@ -38,8 +41,11 @@ SMALL_PACKETS_BYTES_PER_S = 1.25e8
 """What small packets may take on top of the shaped rates; they never need a tenth of it."""
 SEND_BUFFER_BYTES = 65536
 """Per connection: a send must not return long before its bytes have left."""
-MOST_NODES = 250
-"""Addresses of one subnet."""
+MOST_NODES = 200
+"""Addresses of one subnet, classes below `LEAF_STEP`."""
+MOST_RANKS_PER_NODE = 16
+FIRST_CLASS, LEAF_STEP = 16, 256
+"""Numbering of htb classes: pairs from the first, ranks of a pair in steps."""
 MINIMUM_BYTES_PER_S = 1.25e5
 """1 Mbit/s: below it the smallest share of a class falls under what htb can express well."""
 
@@ -106,6 +112,12 @@ def address(node: int) -> str:
     return f"10.77.0.{node + 1}"
 
 
+def type_of_service(local: int) -> int:
+    """IP type of service that marks the connections of a rank of a node, so that ranks share links evenly:
+    left to TCP, one of two equal flows would lead, and they would take turns instead of sharing."""
+    return 4 * (local + 1)
+
+
 def hardware_address(node: int) -> str:
     """Locally administered; fixed, so that neighbours need not ask for it."""
     return f"02:00:00:00:00:{node + 1:02x}"
@@ -119,31 +131,32 @@ def switch_links(size: int, namespace_of_node: Iterable[str]) -> list[str]:
     """
     commands = ["link add name bridge type bridge mcast_snooping 0"]
     for node, namespace in zip(range(size), namespace_of_node, strict=True):
+        peer = f"peer name eth0 address {hardware_address(node)} netns {namespace}"
         commands += [
-            f"link add port{node} type veth peer name eth0 address {hardware_address(node)} netns {namespace}",
+            f"link add port{node} type veth {peer}",
             f"link set port{node} gso_max_size {GSO_BYTES} master bridge up",
         ]
     return [*commands, "link set bridge up"]
 
 
-def switch_shaping(network: EmulatedNetwork) -> list[str]:
-    """``tc`` commands in the switch's namespace: what each node may receive."""
+def switch_shaping(network: EmulatedNetwork, ranks_per_node: int) -> list[str]:
+    """``tc`` commands in the switch's namespace: what each node may receive, shared evenly by senders."""
     commands = []
     for node in range(network.size):
-        device, rate = f"port{node}", network.ingress_bytes_per_s[node]
-        commands += _root(device, rate)
-        commands += _leaf(device, 16, rate, rate)
-        commands.append(
-            f"filter add dev {device} parent 1: protocol ip prio 2 u32 match ip dst {address(node)}/32 "
-            "flowid 1:10"
-        )
+        device, total = f"port{node}", network.ingress_bytes_per_s[node]
+        commands += _root(device, total)
+        for other in range(network.size):
+            if other != node:
+                selects = f"match ip src {address(other)}/32"
+                commands += _pair(device, other, total, total, network.size, ranks_per_node, selects)
     return commands
 
 
 def node_links(network: EmulatedNetwork, node: int) -> list[str]:
     """``ip`` commands in a node's namespace: address, loopback, the neighbours' hardware addresses."""
     commands = [
-        "link set lo up",
+        # one of its usual 64 kB segments fills the send buffer and waits 40 ms for a delayed acknowledgement
+        f"link set lo mtu 1500 gso_max_size {LOOPBACK_GSO_BYTES} up",
         f"link set eth0 gso_max_size {GSO_BYTES} up",
         f"address add {address(node)}/24 dev eth0",
     ]
@@ -155,24 +168,16 @@ def node_links(network: EmulatedNetwork, node: int) -> list[str]:
     return commands
 
 
-def node_shaping(network: EmulatedNetwork, node: int) -> list[str]:
-    """``tc`` commands in a node's namespace: the node's class and one below it for each destination.
-
-    A class may always send its own rate, whatever the node's class has left, so that rate is a share of the
-    node's; what a pair may attain is its ceiling, borrowed from the node.
-    """
+def node_shaping(network: EmulatedNetwork, node: int, ranks_per_node: int) -> list[str]:
+    """``tc`` commands in a node's namespace: the node's class, below it one for each destination, below that
+    one for each rank of the node."""
     total = network.egress_bytes_per_s[node]
     commands = _root("eth0", total)
-    share = total / network.size / 2
     for other in range(network.size):
-        if other == node:
-            continue
-        pair = network.pair_bytes_per_s[node, other]
-        commands += _leaf("eth0", 16 + other, min(share, pair), pair)
-        commands.append(
-            f"filter add dev eth0 parent 1: protocol ip prio 2 u32 match ip dst {address(other)}/32 "
-            f"flowid 1:{16 + other:x}"
-        )
+        if other != node:
+            pair = network.pair_bytes_per_s[node, other]
+            selects = f"match ip dst {address(other)}/32"
+            commands += _pair("eth0", other, total, pair, network.size, ranks_per_node, selects)
     return commands
 
 
@@ -202,13 +207,30 @@ def _root(device: str, bytes_per_s: float) -> list[str]:
     ]
 
 
-def _leaf(device: str, number: int, bytes_per_s: float, ceiling_bytes_per_s: float) -> list[str]:
-    return [
-        f"class add dev {device} parent 1:1 classid 1:{number:x} htb rate {_bits(bytes_per_s)} "
-        f"ceil {_bits(ceiling_bytes_per_s)} burst {BURST_BYTES} cburst {BURST_BYTES} quantum {QUANTUM_BYTES} "
-        "prio 1",
-        f"qdisc add dev {device} parent 1:{number:x} handle {number + 0x100:x}: pfifo limit {QUEUE_PACKETS}",
-    ]
+def _pair(
+    device: str, other: int, total: float, pair: float, size: int, ranks_per_node: int, selects: str
+) -> list[str]:
+    """Class of one other node and one below it for each sending rank, told apart by type of service.
+
+    A class may always send its own rate, whatever the class above has left, so that rate is a small share;
+    what a pair may attain is its ceiling, borrowed from the node. Ranks take turns packet by packet, as the
+    flows of a concurrency group are taken to.
+    """
+    share = min(total / size / 2, pair)
+    ceiling, burst = _bits(pair), f"burst {BURST_BYTES} cburst {BURST_BYTES} quantum {QUANTUM_BYTES}"
+    inner = FIRST_CLASS + other
+    above = f"class add dev {device} parent 1:1 classid 1:{inner:x}"
+    commands = [f"{above} htb rate {_bits(share)} ceil {ceiling} {burst}"]
+    for local in range(ranks_per_node):
+        leaf = LEAF_STEP * (local + 1) + inner
+        commands += [
+            f"class add dev {device} parent 1:{inner:x} classid 1:{leaf:x} htb "
+            f"rate {_bits(share / ranks_per_node)} ceil {ceiling} {burst} prio 1",
+            f"qdisc add dev {device} parent 1:{leaf:x} handle {leaf:x}: pfifo limit {QUEUE_PACKETS}",
+            f"filter add dev {device} parent 1: protocol ip prio 2 u32 {selects} "
+            f"match ip dsfield {type_of_service(local):#x} 0xfc flowid 1:{leaf:x}",
+        ]
+    return commands
 
 
 def _bits(bytes_per_s: float) -> str:

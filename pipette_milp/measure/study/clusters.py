@@ -12,6 +12,10 @@ from pipette_milp.schema.instance import Instance, load_instance
 
 NODES = 8
 MBIT_BYTES = 1e6 / 8
+SEQUENCES_PER_RANK = 4
+"""Global batch over ranks: an iteration of three seconds of compute."""
+MICRO_BATCH = (1, 2, 4)
+"""Sequences of a micro-batch."""
 SLOWEST_MBIT_PER_S, FASTEST_MBIT_PER_S = 20.0, 200.0
 """Rates between which the emulation was found to keep its shape on two cores."""
 
@@ -80,11 +84,11 @@ def study_instance(name: str, network: dict[str, Any], nodes: list[str], ranks_p
             "model": {
                 "name": "gpt-emulated",
                 "layers": 8,
-                "hidden_size": 128,
-                "ffn_hidden_size": 512,
+                "hidden_size": 96,
+                "ffn_hidden_size": 384,
                 "attention_heads": 4,
                 "vocab_size": 1024,
-                "sequence_length": 1536,
+                "sequence_length": 1024,
                 "gated_mlp": False,
                 "tied_embeddings": False,
                 "position_embedding": "rope",
@@ -92,7 +96,7 @@ def study_instance(name: str, network: dict[str, Any], nodes: list[str], ranks_p
                 "biases": True,
             },
             "training": {
-                "global_batch_size": 32,
+                "global_batch_size": SEQUENCES_PER_RANK * len(nodes) * ranks_per_node,
                 "precision": "bf16",
                 "pipeline_transfers": ["exchange", "async"],
             },
@@ -100,15 +104,13 @@ def study_instance(name: str, network: dict[str, Any], nodes: list[str], ranks_p
                 "gpu_types": {
                     "emulated": {
                         "memory": "16 GiB",
-                        "peak_flops": {"bf16": "85 GFLOP/s"},
+                        "peak_flops": {"bf16": "29 GFLOP/s"},
                         "memory_bandwidth": "100 GB/s",
                     }
                 },
-                "nodes": [
-                    {"name": node, "gpu_type": "emulated", "gpus": ranks_per_node} for node in nodes
-                ],
+                "nodes": [{"name": node, "gpu_type": "emulated", "gpus": ranks_per_node} for node in nodes],
                 "network": network,
             },
-            "search": {"micro_batch": [1, 2], "schedules": ["1f1b", "gpipe"]},
+            "search": {"micro_batch": list(MICRO_BATCH), "schedules": ["1f1b", "gpipe"]},
         }
     )
