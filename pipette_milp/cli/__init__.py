@@ -50,6 +50,7 @@ def _application() -> Any:
         importing,
         init,
         inspect,
+        measuring,
         reporting,
         solve,
     )
@@ -97,6 +98,8 @@ def _application() -> Any:
     app.command("export")(exporting.export)
     app.command("compare")(compare.compare)
     app.command("report")(reporting.report)
+    app.add_typer(measuring.measure, name="measure")
+    app.command("replay")(measuring.replay)
     app.command("schema")(catalogue.schema)
     app.command("list")(catalogue.list_registered)
     return app

@@ -40,7 +40,7 @@ def assign(replay: ReplayPlan, hosts: Sequence[str]) -> Assignment:
         planned.setdefault(replay.node_of_rank[rank], []).append(rank)
     nodes = list(planned)  # in the order of the cluster: GPU ids count node by node
     names = {node: replay.node_names[node] for node in nodes}
-    host_of_node = {node: host for node, name in names.items() for host in launched if _same(name, host)}
+    host_of_node = {node: host for node, name in names.items() for host in launched if same_host(name, host)}
     by_name = len(host_of_node) == len(nodes)
     if not by_name:
         if host_of_node:
@@ -72,5 +72,6 @@ def assign(replay: ReplayPlan, hosts: Sequence[str]) -> Assignment:
     return Assignment(tuple(launched_of_plan), tuple(plan_of_launched), by_name)
 
 
-def _same(name: str, host: str) -> bool:
+def same_host(name: str, host: str) -> bool:
+    """Whether a node of an instance and a host name are the same machine, with or without domain."""
     return name == host or name.split(".")[0] == host.split(".")[0]
