@@ -103,9 +103,10 @@ def with_network(
         if found.get(name) is not None:
             network[name] = found[name]
     if found.get("intra_node") is not None:
-        network["intra_node"] = found["intra_node"]
         if any(node_type.scale_up is not None for node_type in instance.cluster.node_types.values()):
             notes.append("node types with scale_up keep it: the figure measured inside nodes is not used")
+        else:
+            network["intra_node"] = found["intra_node"]
     said = f"measured with {document['transport']} at {document['time']}"
     provenance = result.get("provenance", "")
     if isinstance(provenance, dict):

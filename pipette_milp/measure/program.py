@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from pipette_milp.arrays import Array, IntArray
+from pipette_milp.assessment import assess
 from pipette_milp.cost.build import CostModel
 from pipette_milp.cost.durations import Durations
-from pipette_milp.cost.placement import placement_durations
 from pipette_milp.cost.tables import CostTables, Ring
 from pipette_milp.errors import InputError, PlanError, Problem
 from pipette_milp.legality import check_legal
@@ -130,16 +131,9 @@ def replay_plan(costs: CostModel, plan: Plan, order: Order | None = None) -> Rep
     check_legal(costs, configuration)
     cells = cells_of_plan(costs.cluster, plan)
     tables = costs.tables(configuration)
-    if tables.sync_buckets > 1:
-        raise InputError(
-            Problem(
-                "plan.configuration.overlap.gradient_reduce",
-                "a replay does not run the gradient reduction under the last backward yet: solve with "
-                "training.overlap.gradient_reduce false to replay",
-            )
-        )
+    _check_supported(tables)
     layers = np.array(configuration.layers_per_stage, dtype=np.int64)
-    durations = placement_durations(tables, layers, cells)
+    durations = durations_of(costs, plan)
     if order is None:
         order = execution_order(
             event_graph(
@@ -152,16 +146,18 @@ def replay_plan(costs: CostModel, plan: Plan, order: Order | None = None) -> Rep
         )
     _check_order(order, plan)
     tensor, data = configuration.tensor, configuration.data
-    stage_layers = layers.reshape(configuration.virtual_stages, configuration.pipeline).sum(axis=0)
+    sync_bytes, gather_bytes = (
+        _sent_bytes(tables, ring, which, layers) for which, ring in enumerate((tables.sync, tables.gather))
+    )
     programs = []
     for rank in range(configuration.num_gpus):
         cell, index = divmod(rank, tensor)
         stage, replica = divmod(cell, data)
         steps = _steps(rank, order[stage], plan, durations)
-        sync = _ring(tables, tables.sync, stage, int(stage_layers[stage]), cells, index, "sync")
+        sync = _ring(tables, float(sync_bytes[stage]), stage, cells, index, _sync_passes(tables))
         gather = None
         if tables.gather_exposed:
-            gather = _ring(tables, tables.gather, stage, int(stage_layers[stage]), cells, index, "gather")
+            gather = _ring(tables, float(gather_bytes[stage]), stage, cells, index, ("all-gather",))
         partner = _embedding_partner(tables, stage, replica, index)
         programs.append(
             RankProgram(
@@ -190,6 +186,50 @@ def replay_plan(costs: CostModel, plan: Plan, order: Order | None = None) -> Rep
         node_names=costs.cluster.node_names,
         notes=_notes(tables),
     )
+
+
+def durations_of(costs: CostModel, plan: Plan) -> Durations:
+    """What `simulate` takes for this plan, as arrays."""
+    record = assess(costs, plan.configuration, plan.placement).durations
+    shape = (plan.configuration.num_virtual_stages - 1, plan.configuration.data)
+    values: dict[str, Any] = {}
+    for name, value in record.model_dump().items():
+        array = np.asarray(value, dtype=float) if isinstance(value, list | tuple) else value
+        values[name] = array.reshape(shape) if name.startswith("hop_") else array
+    values.setdefault("weight_gradient_s", None)
+    return Durations(**values)
+
+
+def _check_supported(tables: CostTables) -> None:
+    """Refuse what a replay would run otherwise than the plan does.
+
+    Raises:
+        InputError: each such option of the configuration.
+    """
+    configuration = tables.configuration
+    place = "plan.configuration"
+    problems = []
+    if tables.sync_buckets > 1:
+        problems.append(
+            Problem(
+                f"{place}.overlap.gradient_reduce",
+                "a replay does not run the gradient reduction under the last backward yet: solve with "
+                "training.overlap.gradient_reduce false to replay",
+            )
+        )
+    if configuration.context > 1:
+        problems.append(Problem(f"{place}.context", "a replay does not run context parallelism yet"))
+    if configuration.expert > 1:
+        problems.append(Problem(f"{place}.expert", "a replay does not run experts spread over ranks yet"))
+    if configuration.data_sharding == "parameters":
+        problems.append(
+            Problem(
+                f"{place}.data_sharding",
+                "a replay does not run gathers of sharded parameters within tasks yet",
+            )
+        )
+    if problems:
+        raise InputError(problems)
 
 
 def _notes(tables: CostTables) -> tuple[str, ...]:
@@ -265,28 +305,36 @@ def _steps(rank: int, steps: Sequence[Sequence[Any]], plan: Plan, durations: Dur
     return tuple(result)
 
 
+def _sent_bytes(tables: CostTables, ring: Ring, which: int, layers: IntArray) -> Array:
+    """[p] bytes of a ring over every directed edge, for the synchronisation (0) or the gather (1)."""
+    detail = tables.detail
+    if detail is not None:
+        layer_bytes = detail.gather_layer_bytes if which else detail.sync_layer_bytes
+        return detail.sent_bytes(ring, layer_bytes, layers)
+    stage_layers = layers.reshape(tables.configuration.virtual_stages, tables.pipeline).sum(axis=0)
+    return np.asarray(ring.bytes_per_layer * stage_layers + ring.bytes_extra)
+
+
+def _sync_passes(tables: CostTables) -> tuple[str, ...]:
+    sharded = tables.configuration.data_sharding != "none"
+    return ("reduce-scatter",) if sharded else ("reduce-scatter", "all-gather")
+
+
 def _ring(
     tables: CostTables,
-    ring: Ring,
+    sent_bytes: float,
     stage: int,
-    layers: int,
-    cells: np.ndarray,
+    cells: IntArray,
     tensor_index: int,
-    what: str,
+    passes: tuple[str, ...],
 ) -> RingWork | None:
     """The ring of one tensor index of a stage; None where nothing is exchanged."""
-    sent = ring.bytes_per_layer * layers + float(ring.bytes_extra[stage])
     data = tables.data
-    if data == 1 or sent <= 0:
+    if data == 1 or sent_bytes <= 0:
         return None
-    sharded = tables.configuration.data_sharding != "none"
-    if what == "gather":
-        passes: tuple[str, ...] = ("all-gather",)
-    else:
-        passes = ("reduce-scatter",) if sharded else ("reduce-scatter", "all-gather")
     ranks = [tensor_index + tables.tensor * (replica + data * stage) for replica in range(data)]
     channels = ring_channels([int(node) for node in cells[stage]], ranks)
-    return RingWork(channels, sent * data / (len(passes) * (data - 1)), passes)
+    return RingWork(channels, sent_bytes * data / (len(passes) * (data - 1)), passes)
 
 
 def _embedding_partner(tables: CostTables, stage: int, replica: int, index: int) -> int | None:

@@ -46,6 +46,16 @@ class _Rank:
     answer: dict[str, Any] | None = None
     """Of the current job."""
     ended: bool = False
+    status: int | None = None
+    """Of the process, once it was waited for."""
+
+    def reap(self) -> bool:
+        """Whether the process has ended; its number may be reused after that."""
+        if self.status is None:
+            process, status = os.waitpid(self.process, os.WNOHANG)
+            if process:
+                self.status = status
+        return self.status is not None
 
 
 class _Input:
@@ -97,10 +107,8 @@ def main() -> None:
             answer = _collect(ranks, source, pending)
     finally:
         for rank in ranks:
-            with contextlib.suppress(ProcessLookupError):
+            if not rank.reap():
                 os.kill(rank.process, signal.SIGKILL)
-        for rank in ranks:
-            with contextlib.suppress(ChildProcessError):
                 os.waitpid(rank.process, 0)
         shutil.rmtree(description["folder"], ignore_errors=True)
 
@@ -232,10 +240,9 @@ def _failure(ranks: list[_Rank]) -> dict[str, Any]:
 
 
 def _how_it_ended(rank: _Rank) -> str:
-    process, status = os.waitpid(rank.process, os.WNOHANG)
-    if process == 0:
-        return "still there"
-    code = os.waitstatus_to_exitcode(status)
+    if not rank.reap() or rank.status is None:
+        return "its process is still there"
+    code = os.waitstatus_to_exitcode(rank.status)
     return f"exit code {code}" if code >= 0 else f"signal {-code}"
 
 

@@ -7,13 +7,17 @@ from typing import Any
 
 import numpy as np
 
+from pipette_milp.cost.build import CostModel
 from pipette_milp.measure.emulation.shaping import EmulatedNetwork
+from pipette_milp.partial_configuration import complete_configuration
 from pipette_milp.schema.instance import Instance, load_instance
 
 NODES = 8
 MBIT_BYTES = 1e6 / 8
 SEQUENCES_PER_RANK = 4
 """Global batch over ranks: an iteration of three seconds of compute."""
+SHORTEST_TASK_S = 0.031
+"""Forward of one layer and one sequence: a sleeping process meets 30 ms to about a percent."""
 MICRO_BATCH = (1, 2, 4)
 """Sequences of a micro-batch."""
 SLOWEST_MBIT_PER_S, FASTEST_MBIT_PER_S = 20.0, 200.0
@@ -70,12 +74,26 @@ def _cluster(name: str, ranks_per_node: int, rates_mbit_per_s: np.ndarray) -> St
 def study_instance(name: str, network: dict[str, Any], nodes: list[str], ranks_per_node: int) -> Instance:
     """A small training job on a measured network.
 
-    The model is sized so that on these links hops take tens of milliseconds, a gradient ring tenths of a
-    second, and the shortest task 30 ms or more, which a sleeping process meets to about a percent.
+    The model is sized so that on these links hops take tens of milliseconds and a gradient ring tenths of a
+    second. The emulated GPU is as fast as it takes for `SHORTEST_TASK_S`.
 
     Args:
         network: section of an instance, as `measure network` writes it.
     """
+    low, high = 1e9, 1e15
+    while high / low > 1.001:  # a layer's time does not simply go with the peak
+        middle = (low * high) ** 0.5
+        job = _job(name, network, nodes, ranks_per_node, middle)
+        tables = CostModel.of(job).tables(
+            complete_configuration({"pipeline": 1, "tensor": 1, "micro_batch": 1}, job)
+        )
+        low, high = (middle, high) if tables.forward_layer_s > SHORTEST_TASK_S else (low, middle)
+    return _job(name, network, nodes, ranks_per_node, low)
+
+
+def _job(
+    name: str, network: dict[str, Any], nodes: list[str], ranks_per_node: int, flop_per_s: float
+) -> Instance:
     return load_instance(
         {
             "schema_version": 1,
@@ -104,7 +122,7 @@ def study_instance(name: str, network: dict[str, Any], nodes: list[str], ranks_p
                 "gpu_types": {
                     "emulated": {
                         "memory": "16 GiB",
-                        "peak_flops": {"bf16": "29 GFLOP/s"},
+                        "peak_flops": {"bf16": flop_per_s},
                         "memory_bandwidth": "100 GB/s",
                     }
                 },

@@ -22,13 +22,16 @@ from pipette_milp.solvers.greedy import greedy
 from pipette_milp.solvers.local_search import local_search
 
 MICRO_BATCHES = range(4, 17)
-SLOWEST = 2.4
+SLOWEST = 2.2
 """Plans slower than the best one by more than this are drawn again: nobody would run them, and they take
 long."""
 PLACEMENTS = ("random", "default", "optimised")
 SEARCH_MOVES = 20_000
-SOLVE_S = 10.0
+SOLVE_S = 6.0
 SOLVE_GAP = 0.005
+SHARED_RINGS = (3, 6)
+"""Numbers of the plans in which, where nodes have several ranks, rings of two stages must share a node: they
+are rare otherwise."""
 DRAWS = 200
 """Tries for one plan before the rule gives up on its kind."""
 
@@ -73,6 +76,7 @@ def draw_plans(cluster: str, instance: Instance, count: int, rng: np.random.Gene
     if default is not None:
         ordered = assess(costs, best.configuration, default).plan
         plans.append(_judged(costs, cluster, 1, "its default order", "default", ordered))
+    several = int(costs.cluster.gpus_per_node.max()) > 1
     seen = {plan.plan.model_dump_json() for plan in plans}
     while len(plans) < count:
         number = len(plans)
@@ -83,6 +87,7 @@ def draw_plans(cluster: str, instance: Instance, count: int, rng: np.random.Gene
             judged = None if plan is None else _judged(costs, cluster, number, "drawn", kind, plan)
             if (
                 judged is not None
+                and (judged.rings_share_node or number not in SHARED_RINGS or not several)
                 and judged.predicted_s <= SLOWEST * plans[0].predicted_s
                 and judged.plan.model_dump_json() not in seen
             ):
