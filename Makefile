@@ -1,12 +1,14 @@
 # Needs make, a POSIX shell and Python >= 3.11. Everything is installed into .venv.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types test-slow bench experiments clean
+.PHONY: help demo test lint types test-slow bench experiments replay-study clean
 
 VENV := .venv
 PYTHON_OF_VENV := $(VENV)/bin/python
 DEMO_INSTANCE := instances/gpt-8.1b-16x8-a100-nominal.json
 OUT := out/experiments
 SMALL_INSTANCE := instances/tiny-2x2-a100-nominal.json
+
+STUDY := out/replay-study
 
 # The first interpreter that runs, is new enough and can make a virtual environment. Asked only when needed.
 find_python = for candidate in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 python; do \
@@ -46,6 +48,11 @@ bench: $(DEV) ## cold start of the command line, speed of the simulator
 
 experiments: $(DEV) ## the README's tables from scratch into OUT, half an hour on two cores; goes on where it was stopped
 	OMP_NUM_THREADS=1 $(PYTHON_OF_VENV) -m pipette_milp.experiments $(OUT) $(wildcard instances/gpt-*-16x8-*.json)
+
+replay-study: $(DEV) ## replay plans on emulated clusters (Linux, root, PyTorch); results in out/replay-study
+	@$(PYTHON_OF_VENV) -c 'import torch' 2>/dev/null || \
+	    { echo "PyTorch is needed: $(PYTHON_OF_VENV) -m pip install torch (a CPU build is enough)" >&2; exit 1; }
+	$(PYTHON_OF_VENV) -m pipette_milp.measure.study -o $(STUDY)
 
 clean: ## remove the virtual environment and all caches
 	rm -rf $(VENV) $(STAMPS) .pytest_cache .ruff_cache .mypy_cache .hypothesis *.egg-info
