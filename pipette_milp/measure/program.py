@@ -131,7 +131,7 @@ def replay_plan(costs: CostModel, plan: Plan, order: Order | None = None) -> Rep
     check_legal(costs, configuration)
     cells = cells_of_plan(costs.cluster, plan)
     tables = costs.tables(configuration)
-    _check_supported(tables)
+    _check_supported(costs, tables)
     layers = np.array(configuration.layers_per_stage, dtype=np.int64)
     durations = durations_of(costs, plan)
     if order is None:
@@ -200,7 +200,7 @@ def durations_of(costs: CostModel, plan: Plan) -> Durations:
     return Durations(**values)
 
 
-def _check_supported(tables: CostTables) -> None:
+def _check_supported(costs: CostModel, tables: CostTables) -> None:
     """Refuse what a replay would run otherwise than the plan does.
 
     Raises:
@@ -216,6 +216,10 @@ def _check_supported(tables: CostTables) -> None:
                 "a replay does not run the gradient reduction under the last backward yet: solve with "
                 "training.overlap.gradient_reduce false to replay",
             )
+        )
+    if configuration.cell_size > int(costs.cluster.gpus_per_node.max()):
+        problems.append(
+            Problem(f"{place}.tensor", "a replay does not run tensor groups over several nodes yet")
         )
     if configuration.context > 1:
         problems.append(Problem(f"{place}.context", "a replay does not run context parallelism yet"))
