@@ -42,15 +42,19 @@ INSTANCES = next(folder for folder in (Path("instances"), Path("../instances")) 
 # %% [markdown]
 # ## The runs
 #
-# Two instances, two seeds, five solvers, and one second for each run. The folder holds a log with one line
-# per finished run: a comparison that is interrupted goes on where it stopped, and never repeats or loses a
-# run. On the command line this is `python -m pipette_milp compare`, also over several processes or a Dask
+# Two instances, two seeds, seven solvers, and one second for each run. Two of them are published methods:
+# Megatron-LM's rule of thumb and Pipette's procedure. Each decides by the cost model of its own paper; what
+# it decided is then judged by the same simulator as everybody else's plan. The folder holds a log with one
+# line per finished run: a comparison that is interrupted goes on where it stopped, and never repeats or loses
+# a run. On the command line this is `python -m pipette_milp compare`, also over several processes or a Dask
 # cluster.
 
 # %%
 names = ("tiny-2x2-a100-nominal", "tiny-4x1-v100-slow")
 instances = [load_instance(INSTANCES / f"{name}.json") for name in names]
-solvers = ["branch-and-bound", "joint-milp", "greedy", "local-search", "annealing"]
+exact, heuristics = ["branch-and-bound", "joint-milp"], ["greedy", "local-search", "annealing"]
+published = ["megatron-rule", "pipette"]
+solvers = exact + heuristics + published
 jobs = plan_runs(instances, solvers, seeds=[0, 1], limits=Limits(time_limit_s=1.0, gap=1e-4))
 with tempfile.TemporaryDirectory() as folder:
     records = compare(jobs, folder, workers=Workers(processes=1), pictures=False)

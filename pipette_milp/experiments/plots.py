@@ -109,7 +109,8 @@ def gap_over_time(records: Sequence[Record], instance_sha256: str, axes: Axes | 
             continue
         style = _style(index)
         above = _medians([_steps(run, 1, moments) / (best * run["global_batch_size"]) - 1 for run in own])
-        axes.plot(moments, np.maximum(above, BEST), label=solver, **style)
+        if np.isfinite(above).any():  # else the only plan came after the time limit: nothing to draw
+            axes.plot(moments, np.maximum(above, BEST), label=solver, **style)
         below = _medians([1 - _steps(run, 2, moments) / (best * run["global_batch_size"]) for run in own])
         if np.isfinite(below).any():
             axes.plot(moments, np.maximum(below, BEST), **{**style, "linewidth": 0.8, "alpha": 0.7})
