@@ -72,7 +72,10 @@ def prepare(runs: Iterable[Run]) -> list[Prepared]:
             expressed = express(run)
         except Refused:
             continue
-        prepared.append(
-            Prepared(expressed, Cluster.of(expressed.instance), Transformer(expressed.instance.model))
-        )
+        prepared.append(prepared_run(expressed))
     return prepared
+
+
+def prepared_run(expressed: Expressed) -> Prepared:
+    """One run with everything that no constant changes."""
+    return Prepared(expressed, Cluster.of(expressed.instance), Transformer(expressed.instance.model))

@@ -44,6 +44,7 @@ def _application() -> Any:
 
     from pipette_milp.cli import (
         accuracy,
+        calibrate,
         catalogue,
         compare,
         exporting,
@@ -94,6 +95,7 @@ def _application() -> Any:
     app.command("simulate")(inspect.simulate)
     app.command("verify")(inspect.verify)
     app.command("accuracy")(accuracy.accuracy)
+    app.command("calibrate")(calibrate.calibrate)
     app.command("import")(importing.import_files)
     app.command("export")(exporting.export)
     app.command("compare")(compare.compare)
