@@ -1,6 +1,6 @@
 # Needs make, a POSIX shell and Python >= 3.11. Everything is installed into .venv.
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types test-slow bench experiments replay-study clean
+.PHONY: help demo test lint types test-slow bench experiments replay-study accuracy clean
 
 VENV := .venv
 PYTHON_OF_VENV := $(VENV)/bin/python
@@ -53,6 +53,10 @@ replay-study: $(DEV) ## replay plans on emulated clusters (Linux, root, PyTorch)
 	@$(PYTHON_OF_VENV) -c 'import torch' 2>/dev/null || \
 	    { echo "PyTorch is needed: $(PYTHON_OF_VENV) -m pip install torch (a CPU build is enough)" >&2; exit 1; }
 	$(PYTHON_OF_VENV) -m pipette_milp.measure.study -o $(STUDY)
+
+RUNS ?= runs.csv
+accuracy: $(CORE) ## errors of the estimates on measured runs: make accuracy RUNS=table.csv
+	$(PYTHON_OF_VENV) -m pipette_milp accuracy $(RUNS)
 
 clean: ## remove the virtual environment and all caches
 	rm -rf $(VENV) $(STAMPS) .pytest_cache .ruff_cache .mypy_cache .hypothesis *.egg-info

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipette_milp.arrays import Array, IntArray
-from pipette_milp.calibration.evaluate import Estimate
+from pipette_milp.calibration.evaluate import memory_estimate
 from pipette_milp.calibration.express import Expressed, express
 from pipette_milp.calibration.facts import Refused
 from pipette_milp.calibration.fit import value_of, with_values
@@ -152,12 +152,7 @@ def _memory_grid(runs: list[Prepared], constants: CostConstants) -> tuple[Array,
         scaled = constants.model_copy(update={"activation_scale": constants.activation_scale * scale})
         for row, item in enumerate(runs):
             stages = item.costs(scaled).stage_memory(item.expressed.configuration)
-            estimate = Estimate(
-                math.nan,
-                tuple(stage.allocated_peak_bytes for stage in stages),
-                tuple(stage.peak_bytes for stage in stages),
-                math.nan,
-            )
+            estimate = memory_estimate(stages)
             grid[row, column] = math.log(estimate.memory(item.run.text("mem_metric")))
     return measured, grid
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,6 +79,16 @@ def estimate_run(expressed: Expressed, constants: CostConstants | None = None) -
 def stage_memory(expressed: Expressed, constants: CostConstants | None = None) -> list[StageMemory]:
     """Memory of every stage, term by term."""
     return cost_model(expressed, constants).stage_memory(expressed.configuration)
+
+
+def memory_estimate(stages: list[StageMemory]) -> Estimate:
+    """An estimate of memory alone."""
+    return Estimate(
+        math.nan,
+        tuple(stage.allocated_peak_bytes for stage in stages),
+        tuple(stage.peak_bytes for stage in stages),
+        math.nan,
+    )
 
 
 def run_durations(costs: CostModel, expressed: Expressed) -> Durations:

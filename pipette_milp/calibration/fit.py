@@ -22,10 +22,13 @@ import numpy as np
 
 from pipette_milp.arrays import Array, IntArray
 from pipette_milp.calibration.accuracy import LOW_MFU
+from pipette_milp.calibration.evaluate import memory_estimate, stage_memory
+from pipette_milp.calibration.express import express
+from pipette_milp.calibration.facts import Refused
 from pipette_milp.calibration.least_squares import Fit, Parameter, fit
 from pipette_milp.calibration.prepared import Prepared, prepare
 from pipette_milp.calibration.runs import Run, RunTable, read_runs
-from pipette_milp.schema.constants import CostConstants, default_constants
+from pipette_milp.schema.constants import CostConstants, Residuals, default_constants
 from pipette_milp.schema.output import write_text_atomically
 
 ROWS_PER_SUBSET = 90
@@ -242,7 +245,10 @@ def with_provenance(fitted: Fitted, table: RunTable) -> CostConstants:
         "n_by_subset": dict(Counter(item.run.subset for item in fitted.prepared)),
         "relative_standard_errors": errors,
     }
-    residuals = fitted.constants.residuals.model_copy(update={"time_sigma": sigma, "ranking_sigma": ranking})
+    memory_sigma, memory_bias = memory_deviation(thinned(table.runs), fitted.constants)
+    residuals = Residuals(
+        time_sigma=sigma, ranking_sigma=ranking, memory_sigma=memory_sigma, memory_bias=memory_bias
+    )
     return fitted.constants.model_copy(update={"provenance": provenance, "residuals": residuals})
 
 
@@ -262,6 +268,25 @@ def deviations(fitted: Fitted) -> tuple[float, float]:
         if len(errors) >= 5
     ]
     return float(np.median(single)), math.sqrt(2) * float(np.median(within or single))
+
+
+def memory_deviation(runs: Sequence[Run], constants: CostConstants) -> tuple[float, float]:
+    """Robust deviation and mean of log(measured / estimated) of the memory figures; each subset counts
+    alike."""
+    by_subset: dict[str, list[float]] = {}
+    for run in runs:
+        measured, metric = run.number("measured_peak_mem_gb"), run.text("mem_metric")
+        if not measured or not metric:
+            continue
+        try:
+            expressed = express(run)
+        except Refused:
+            continue
+        estimated = memory_estimate(stage_memory(expressed, constants)).memory(metric)
+        by_subset.setdefault(run.subset, []).append(math.log(measured / estimated))
+    medians = [float(np.median(errors)) for errors in by_subset.values()]
+    spreads = [1.4826 * float(np.median(np.abs(errors))) for errors in by_subset.values()]
+    return float(np.mean(spreads or [0.0])), float(np.mean(medians or [0.0]))
 
 
 def report(fitted: Fitted) -> list[str]:
