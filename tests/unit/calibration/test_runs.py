@@ -55,7 +55,7 @@ def test_unknown_columns_are_named_and_read_over() -> None:
         ({"offload": "cpu"}, "offloading"),
         ({"zero_stage_or_dist_opt": "4"}, "unknown sharding"),
         ({"schedule": "zigzag"}, "unknown schedule"),
-        ({"tp": "16"}, "exceeds the 8 GPUs of a node"),
+        ({"tp": "16"}, "needs 32 GPUs, 16 are usable"),
         ({"heads": "15"}, "no multiple of 15 heads"),
         ({"moe_experts": "8", "moe_topk": "2"}, "experts' width"),
         ({"layer_partition": "0-x"}, "unknown layer partition"),
