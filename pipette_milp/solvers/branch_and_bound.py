@@ -25,7 +25,8 @@ from pipette_milp.solvers.greedy import starting_plan
 from pipette_milp.solvers.groups import find_groups, one_group
 from pipette_milp.solvers.highs import SAFETY
 from pipette_milp.solvers.local_search import local_search
-from pipette_milp.solvers.scout import scout
+from pipette_milp.solvers.pods import many_pods
+from pipette_milp.solvers.scout import plain_layouts, scout
 from pipette_milp.solvers.state import SearchState
 from pipette_milp.solvers.workers import Done, Job, Pool
 
@@ -55,6 +56,9 @@ POLISH_ITERATIONS = 400
 """Moves of local search on what a relaxation found, before its family is searched in slices as others are."""
 POLISH_SHARE = 0.1
 """Once the wanted gap is reached, at most this share of the time limit goes into half of it."""
+MOST_LABELLED = 256
+"""Nodes up to which the contents of a relaxation are turned into placements; it takes seconds beyond, and
+pods leave the contents without a place."""
 EXACT_ARCS = 40_000
 """Boundary and ring arcs, p * d * N^2, up to which the exact arc model is tried."""
 FINEST_QUESTION = 1e-6
@@ -285,8 +289,11 @@ def bound_job(
     """Bound one family at one depth and turn what the relaxation found into plans."""
     evaluator = Evaluator(tables)
     plans: Plans = []
+    pods = many_pods(tables)
     if depth == 0:
-        bound = bound_family(evaluator, [], ceiling_s, time_limit_s=time_limit_s, known_s=branches_s)
+        bound = bound_family(
+            evaluator, [], ceiling_s, time_limit_s=time_limit_s, known_s=branches_s, pods=pods
+        )
         if known is None and not bound.closed:
             start = starting_plan(evaluator)
             if start is not None:
@@ -296,18 +303,26 @@ def bound_job(
         return enumerate_job(evaluator, ceiling_s, time_limit_s)
     if depth == EXACT_DEPTH:
         return exact_job(tables, ceiling_s, time_limit_s, seed, known, lower_s)
-    coarse, fine = one_group(tables), find_groups(tables)
+    coarse = one_group(tables)
+    fine = coarse if pods is not None else find_groups(tables)
     groups = coarse if depth == 1 else fine
+    # whole numbers wait for the finer groups, and for every family's relaxation where there are many pods
+    last = pods is None and len(fine) == len(coarse)
     bound = bound_family(
         evaluator,
         groups,
         ceiling_s,
         time_limit_s=0.9 * time_limit_s,
         known_s=branches_s,
-        whole=depth > 1 or len(fine) == len(coarse),  # whole numbers wait for the finer groups
+        whole=depth > 1 or last,
+        pods=pods,
     )
     if bound.relaxed is not None and tables.detail is None:
-        starts = candidates_from(tables, evaluator, groups, bound.relaxed)
+        starts = []
+        if pods is not None:
+            starts += [Candidate(bound.relaxed.layers, cells) for cells in plain_layouts(tables)]
+        if tables.num_nodes <= MOST_LABELLED:
+            starts += candidates_from(tables, evaluator, groups, bound.relaxed)
         start = min(starts, key=evaluator.simulated_s)
         rng = np.random.default_rng(seed)
         value, candidate = local_search(evaluator, start, rng, iterations=POLISH_ITERATIONS)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,7 @@ from pipette_milp.solvers.groups import one_group
 from pipette_milp.solvers.highs import NOTHING, SAFETY, Solved
 from pipette_milp.solvers.pattern_model import PatternModel, Relaxed
 from pipette_milp.solvers.patterns import Prices, useful_contents
+from pipette_milp.solvers.pods import Pods, add_pods
 from pipette_milp.solvers.relaxed import BestLinks, best_hop_s, best_ring_s, tail_floor_s
 from pipette_milp.solvers.split_model import SplitModel
 from pipette_milp.solvers.time_unit import in_unit
@@ -41,6 +43,7 @@ ROUNDING = 1e-9
 """Layers that a quotient of times may be off by."""
 
 
+AnyModel = TypeVar("AnyModel", bound=SplitModel)
 BranchKey = tuple[int, ...]
 """See `Branch.key`."""
 
@@ -214,19 +217,23 @@ def bound_family(
     time_limit_s: float,
     known_s: dict[BranchKey, float] | None = None,
     whole: bool = True,
+    pods: IntArray | None = None,
 ) -> FamilyBound:
     """Bound one family against a ceiling.
 
     Args:
         groups: partition of the nodes; coarser is faster, finer is stronger, none leaves out the placement.
+        pods: [N] pod of every node, for what `pipette_milp.solvers.pods` adds at every depth.
         ceiling_s: the time a plan would have to beat.
         known_s: ``branches_s`` of an earlier answer for this family.
         whole: ask for whole numbers of layers and nodes where the relaxation leaves the family open.
     """
     unit_s = floor_bound_s(evaluator.tables) or 1.0
+    tables = in_unit(evaluator.tables, unit_s)
     answer = _bound_in_unit(
-        _Cuts(evaluator, in_unit(evaluator.tables, unit_s)),
+        _Cuts(evaluator, tables),
         groups,
+        None if pods is None else Pods.of(tables, pods),
         ceiling_s / unit_s,
         time.monotonic() + time_limit_s,
         {key: bound_s / unit_s for key, bound_s in (known_s or {}).items()},
@@ -240,6 +247,7 @@ def bound_family(
 def _bound_in_unit(
     cuts: _Cuts,
     groups: list[Group],
+    pods: Pods | None,
     ceiling_s: float,
     deadline: float,
     known: dict[BranchKey, float],
@@ -253,17 +261,19 @@ def _bound_in_unit(
     if tightened is None:
         return closed
     low, high = tightened
-    split = SplitModel(tables, ceiling_s, low, high)
+    search = _Search(cuts, pods, ceiling_s, deadline, known)
+    split = search.with_pods(SplitModel(tables, ceiling_s, low, high))
     cuts.seed(split, low, high)
-    search = _Search(cuts, ceiling_s, deadline, known)
     if groups:
         high = search.most_layers(split, low, high)
         if high.sum() < tables.total_layers or np.any(high < low):
             return closed
         low = np.maximum(low, tables.total_layers - (high.sum() - high))
-        split = SplitModel(tables, ceiling_s, low, high)
+        split = search.with_pods(SplitModel(tables, ceiling_s, low, high))
         cuts.repeat(split)
-    opened = search.relax_all(split, busiest_branches(tables, low, high), timed=bool(groups))
+    # one cell a node: there is nothing to filter by the ends of stages
+    timed = bool(groups) and split.best.most_slots > 1
+    opened = search.relax_all(split, busiest_branches(tables, low, high), timed=timed)
     if not groups or search.late or not opened:
         return search.answer(opened)
     try:
@@ -320,8 +330,16 @@ class _Open:
 class _Search:
     """Solve, add what the solution misses, solve again; branch by branch."""
 
-    def __init__(self, cuts: _Cuts, ceiling_s: float, deadline: float, known: dict[BranchKey, float]) -> None:
+    def __init__(
+        self,
+        cuts: _Cuts,
+        pods: Pods | None,
+        ceiling_s: float,
+        deadline: float,
+        known: dict[BranchKey, float],
+    ) -> None:
         self.cuts = cuts
+        self.pods = pods
         self.proven = dict(known)
         """Bound of every branch that was looked at."""
         self.ceiling_s = ceiling_s
@@ -330,6 +348,12 @@ class _Search:
         """The time limit cut something short."""
         self.met: list[tuple[int, int]] = []
         """Pairs of stages whose rows the pattern model's relaxation needed."""
+
+    def with_pods(self, model: AnyModel) -> AnyModel:
+        """A model that was just built, with the rows of the pods."""
+        if self.pods is not None:
+            add_pods(model, self.pods)
+        return model
 
     def answer(self, opened: list[_Open], relaxed: Relaxed | None = None) -> FamilyBound:
         """What is known: the least bound of the branches left."""
@@ -380,7 +404,9 @@ class _Search:
         """`relax_all` of the pattern model over the useful ones of the contents listed by slots."""
         positions = [np.flatnonzero(kept) for kept in useful]
         chosen = [listed[group.slots].chosen(one) for group, one in zip(groups, positions, strict=True)]
-        model = PatternModel(self.cuts.tables, self.ceiling_s, *layers, groups, chosen, priced=True)
+        model = self.with_pods(
+            PatternModel(self.cuts.tables, self.ceiling_s, *layers, groups, chosen, priced=True)
+        )
         self.cuts.repeat(model)
         model.repeat_pairs(self.met)
         opened = self.relax_all(model, [one.branch for one in branches])
@@ -434,7 +460,9 @@ class _Search:
             contents = [
                 listed[group.slots].chosen(kept) for group, kept in zip(groups, one.useful, strict=True)
             ]
-            model = PatternModel(tables, self.ceiling_s, branch.low, branch.high, groups, contents)
+            model = self.with_pods(
+                PatternModel(tables, self.ceiling_s, branch.low, branch.high, groups, contents)
+            )
             self.cuts.repeat(model)
             model.repeat_pairs(self.met)
             until = time.monotonic() + 2 * share

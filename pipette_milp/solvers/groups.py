@@ -21,8 +21,7 @@ per cent, at most 1.19 between the best and the worst of 240 (field case M02).""
 
 def find_groups(tables: CostTables) -> list[Group]:
     """Partition of the nodes; one group per kind of node where the links show no gap."""
-    pair, _ = origin_of(tables.pair_bytes_per_s)  # ratios of speeds do not depend on the unit
-    components = known_fact(pair, "components", lambda: link_components(pair))
+    components = components_of(tables)
     keys = [
         (int(component), int(slots), float(local), float(latency))
         for component, slots, local, latency in zip(
@@ -42,6 +41,12 @@ def one_group(tables: CostTables) -> list[Group]:
         Group(np.flatnonzero(tables.slots == slots).astype(np.int64), int(slots))
         for slots in np.unique(tables.slots)
     ]
+
+
+def components_of(tables: CostTables) -> IntArray:
+    """[N] `link_components` of the family's links."""
+    pair, _ = origin_of(tables.pair_bytes_per_s)  # ratios of speeds do not depend on the unit
+    return known_fact(pair, "components", lambda: link_components(pair))
 
 
 def link_components(pair_bytes_per_s: Array) -> IntArray:

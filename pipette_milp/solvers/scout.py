@@ -16,6 +16,7 @@ from pipette_milp.arrays import IntArray
 from pipette_milp.cost.tables import CostTables
 from pipette_milp.solvers.evaluation import Candidate, Evaluator
 from pipette_milp.solvers.greedy import node_orders
+from pipette_milp.solvers.groups import components_of
 from pipette_milp.solvers.layer_splits import quickest_split
 from pipette_milp.solvers.state import SearchState
 
@@ -44,13 +45,26 @@ def scout(state: SearchState) -> None:
 
 
 def plain_layouts(tables: CostTables) -> Iterator[IntArray]:
-    """[p, d] stage after stage, and replica after replica, over nodes by index and by fast groups."""
+    """[p, d] stage after stage, and replica after replica, over nodes by index and by fast groups.
+
+    With several pods also the first stages by stage and the rest by replica: rings of the first stages end
+    last and shall stay inside a pod, those of later ones have time, and their pipelines stay inside instead.
+    """
     known = set()
+    several_pods = int(components_of(tables).max()) > 0
     for order in node_orders(tables):
         places = np.repeat(order, tables.slots[order])[: tables.pipeline * tables.data]
         by_stage = places.reshape(tables.pipeline, tables.data)
         by_replica = np.ascontiguousarray(places.reshape(tables.data, tables.pipeline).T)
-        for cells in (by_stage, by_replica):
+        heads = [k * tables.pipeline // 8 for k in (1, 2, 4, 6)] if several_pods else []
+        for cells in (by_stage, by_replica, *(_head_by_stage(tables, places, head) for head in heads)):
             if cells.tobytes() not in known:
                 known.add(cells.tobytes())
                 yield cells
+
+
+def _head_by_stage(tables: CostTables, places: IntArray, head: int) -> IntArray:
+    first = head * tables.data
+    one = places[:first].reshape(head, tables.data)
+    rest = places[first:].reshape(tables.data, tables.pipeline - head).T
+    return np.ascontiguousarray(np.concatenate([one, rest]))
