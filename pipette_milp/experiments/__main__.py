@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pipette_milp.errors import PipetteError
 from pipette_milp.experiments.log import Record
-from pipette_milp.experiments.readme import PARTS, SMOKE, Effort, reproduce, smaller
+from pipette_milp.experiments.readme import FULL, PARTS, SMOKE, Effort, reproduce, smaller
 from pipette_milp.schema.instance import load_instance
 
 
@@ -20,9 +20,10 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("instances", nargs="+", help="instance files")
     parser.add_argument("--part", action="append", choices=PARTS, help="only these tables")
     parser.add_argument("--smoke", action="store_true", help="a few seconds, to see that it works")
+    parser.add_argument("--full", action="store_true", help="a minute for every annealing run")
     parser.add_argument("--seeds", type=int, help="fewer seeds than usual")
     arguments = parser.parse_args(words)
-    effort = SMOKE if arguments.smoke else Effort()
+    effort = SMOKE if arguments.smoke else FULL if arguments.full else Effort()
     if arguments.seeds is not None:
         effort = smaller(effort, arguments.seeds)
     started = time.monotonic()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from pipette_milp.baselines import BASELINES
@@ -37,13 +38,17 @@ class Effort:
     cores: int = 2
     proof: Limits = PROOF
     solvers: tuple[str, ...] = ("auto", "local-search", "annealing", "annealing:as-published", "greedy")
-    solver_seeds: tuple[int, ...] = (0, 1, 2)
+    solver_seeds: tuple[int, ...] = (0, 1)
     solver_limits: Limits = SOLVERS
     methods: tuple[str, ...] = tuple(BASELINES)
     race_seeds: tuple[int, ...] = tuple(range(10))
-    race_time_s: float = TIMES_S[-1]
+    own_race_seeds: tuple[int, ...] = (0, 1, 2)
+    """Of the race on the configuration of our own plan, where the annealing reaches few placements."""
+    race_time_s: float = 15.0
 
 
+FULL = Effort(own_race_seeds=tuple(range(10)), race_time_s=TIMES_S[-1])
+"""The annealing gets its minute, and ten seeds on both configurations: more than an hour longer."""
 SMOKE = Effort(
     cores=1,
     proof=Limits(time_limit_s=5.0, gap=0.01, threads=1),
@@ -51,6 +56,7 @@ SMOKE = Effort(
     solver_seeds=(0,),
     solver_limits=Limits(time_limit_s=5.0, gap=0.01, iteration_limit=30, threads=1),
     race_seeds=(0, 1),
+    own_race_seeds=(0,),
     race_time_s=0.1,
 )
 """Seconds, on tiny instances: shows that every part works."""
@@ -117,18 +123,27 @@ def races(instances: Sequence[Instance], best: Sequence[Record], effort: Effort)
     for instance in instances:
         costs = CostModel.of(instance)
         widest = int(costs.cluster.gpus_per_node.max())
-        chosen = [contest(costs, lambda c, widest=widest: c.tensor == widest and c.pipeline > 1)]  # type: ignore[misc]
+        seeds_of: dict[Configuration, tuple[int, ...]] = {}
         plan = plans[instance.sha256()]
         if plan is not None:
             found = Configuration.model_validate(plan["configuration"])
-            chosen.insert(0, contest(costs, lambda c, found=found: same_family(c, found)))  # type: ignore[misc]
-        configurations = dict.fromkeys(c for c in chosen if c is not None)
+            own = contest(costs, partial(same_family, found))
+            if own is not None:
+                seeds_of[own] = effort.own_race_seeds
+        whole = contest(costs, partial(_whole_nodes, widest))
+        if whole is not None:
+            seeds_of[whole] = effort.race_seeds
         jobs += [
             RaceJob(instance, configuration, seed, effort.race_time_s)
-            for configuration in configurations
-            for seed in effort.race_seeds
+            for configuration, seeds in seeds_of.items()
+            for seed in seeds
         ]
     return jobs
+
+
+def _whole_nodes(widest: int, configuration: Configuration) -> bool:
+    """Every cell takes a node, and there is a pipeline."""
+    return configuration.tensor == widest and configuration.pipeline > 1
 
 
 def same_family(one: Configuration, other: Configuration) -> bool:
@@ -142,4 +157,5 @@ def smaller(effort: Effort, seeds: int) -> Effort:
         effort,
         solver_seeds=effort.solver_seeds[:seeds],
         race_seeds=effort.race_seeds[:seeds],
+        own_race_seeds=effort.own_race_seeds[:seeds],
     )
