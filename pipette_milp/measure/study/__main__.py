@@ -32,7 +32,7 @@ def main() -> None:
     """Run the study."""
     parser = argparse.ArgumentParser(prog="python -m pipette_milp.measure.study", description=__doc__)
     parser.add_argument("-o", "--output", type=Path, required=True, help="directory, made if absent")
-    parser.add_argument("--seed", type=int, default=0, help="of clusters and plans")
+    parser.add_argument("--seed", type=int, default=1, help="of clusters and plans")
     parser.add_argument("--plans", type=int, default=10, help="per cluster")
     parser.add_argument("--clusters", default=",".join(CLUSTERS), help="names, separated by commas")
     arguments = parser.parse_args()
