@@ -130,13 +130,13 @@ def test_the_search_over_gpus_keeps_its_start_or_improves_it() -> None:
     consecutive = np.array([[ranks[(2 * s + z) % 4] for z in range(2)] for s in range(4)])
     start = Candidate(np.array([2, 2, 1, 1]), nodes, consecutive)
     before = evaluator.simulated_s(start)
-    value, plan = gpu_search(evaluator, start, np.random.default_rng(0), iterations=200)
+    value, plan = gpu_search(evaluator, start, np.random.default_rng(0), iterations=60)
     assert value < before
     assert evaluator.simulated_s(plan) == value
     assert plan.layers.sum() == 6
     used = plan.node_of_cell[:, :, None] * 8 + plan.gpus_of_cell
     assert len(np.unique(used)) == used.size
-    again = gpu_search(evaluator, start, np.random.default_rng(0), iterations=200)
+    again = gpu_search(evaluator, start, np.random.default_rng(0), iterations=60)
     assert again[0] == value
     assert gpu_search(evaluator, plan, np.random.default_rng(1), iterations=0) == (value, plan)
 
