@@ -143,7 +143,7 @@ def test_the_search_over_gpus_keeps_its_start_or_improves_it() -> None:
 
 @pytest.mark.parametrize("solver", ["exhaustive", "greedy", "local-search", "annealing", "branch-and-bound"])
 def test_every_solver_reports_the_gpus_it_judged(solver: str) -> None:
-    search = {"fix": {"tensor": 2, "micro_batch": 2}}
+    search = {"fix": {"tensor": 2, "pipeline": 2, "micro_batch": 2}}
     found = mesh_instance(BRIDGES, 4, search=search)
     limit = {"local-search": 3, "annealing": 3}.get(solver)
     result = solve(found, solver=solver, iteration_limit=limit, gap=0.0, threads=1)
