@@ -21,8 +21,8 @@ Further constraint families (function that adds it)
     5  every node has one content, every stage has its cells                  `_contents`
     6  flows leave and enter where the cells are, hops cost what they cost    `_boundary`
     7  rings: over several nodes, sharing a card (in the mean, and exactly where a solution needs it),
-       crossing groups                                          `_spread_ring`, `_mean_card`, `add_cards`,
-       `_crossings`
+       crossing groups, on a node that is a group               `_spread_ring`, `_mean_card`, `add_cards`,
+       `_crossings`, `_lone_node`
     8  embedding exchange: apart, sharing a card, in different groups          `_embedding`
 """
 
@@ -364,6 +364,8 @@ class PatternModel(ContentColumns):
                 continue
             some = self.column(0.0, 1.0, integer=True)
             self.row([(cells, 1.0), (some, -float(room))], at_most=0.0)
+            if len(group.nodes) == 1:
+                self._lone_node(s, g, some)
             border = [(some, 1.0)]
             if room == tables.data:
                 whole = self.column(0.0, 1.0, integer=True)
@@ -379,6 +381,29 @@ class PatternModel(ContentColumns):
             self.load_row(s, per_byte, (s,), unless=border)
         if wholes:
             self.row(wholes, at_most=1.0)
+
+    def _lone_node(self, s: int, g: int, some: int) -> None:
+        """A group of one node has one content: what it needs for stage s holds for the mixture of contents.
+
+        Sharper than rows over cells, where a content with one cell of eight is an eighth of an obstacle; slow
+        nodes are such groups.
+        """
+        tables = self.tables
+        self.content_row(
+            [(some, 1.0)], (s, s), of_group(g, lambda held, _: -(held > 0).astype(float)), at_least=0.0
+        )
+        least = self.base.bytes_per_layer * self.low_of_stage + self.base.bytes_extra
+        others = np.sort(np.delete(least, s))
+        # seconds of its card by the number of rings on it, the others as short as they can be
+        of_rings = (
+            tables.tensor / self.links.card[g] * (least[s] + np.concatenate([[0.0], np.cumsum(others)]))
+        )
+
+        def card_s(held: IntArray, rings: IntArray) -> Array:
+            partial = (held > 0) & (held < tables.data)
+            return -np.where(partial, of_rings[np.clip(rings - 1, 0, len(of_rings) - 1)], 0.0)
+
+        self.content_row([(int(self.load[s]), 1.0)], (s, tables.pipeline), of_group(g, card_s), at_least=0.0)
 
     # ------------------------------------------------------------------ 8
     def _embedding(self) -> None:
