@@ -306,8 +306,8 @@ def bound_job(
     coarse = one_group(tables)
     fine = coarse if pods is not None else find_groups(tables)
     groups = coarse if depth == 1 else fine
-    # whole numbers wait for every family's relaxation where there are many pods, and for the finer groups where
-    # a slow node is one of its own, of which a single group says too little
+    # whole numbers wait for every family's relaxation where there are many pods, and for the finer groups
+    # where a slow node is one of its own, of which a single group says too little
     lone = len(fine) > len(coarse) and min(len(group.nodes) for group in fine) == 1
     last = pods is None and not lone
     bound = bound_family(
