@@ -33,7 +33,7 @@ from pipette_milp.measure.emulation.worker import serve
 from pipette_milp.measure.launch_environment import LaunchEnvironment
 from pipette_milp.measure.session import load_torch
 
-AFTER_FAILURE_S = 10.0
+AFTER_FAILURE_S = 5.0
 """How long the other ranks have to say what they saw, once one has failed."""
 
 

@@ -80,6 +80,7 @@ def test_replay_as_a_launcher_starts_it(tmp_path: Path, files: dict[str, Any]) -
     assert {"simulated: stage 1", "measured: stage 1"} <= names
 
 
+@pytest.mark.slow
 def test_measure_network_as_a_launcher_starts_it(tmp_path: Path, files: dict[str, Any]) -> None:
     merged = tmp_path / "merged.json"
     words = ["measure", "network", files["instance"], "-o", str(tmp_path / "network.json")]
