@@ -7,6 +7,7 @@ and replicas do; a figure is therefore that of a node pair, all cards together.
 from __future__ import annotations
 
 import contextlib
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,6 +30,10 @@ from pipette_milp.measure.topology import NodeGroups, node_groups
 SMALLEST_BYTES = 4096
 SIZE_STEP = 4
 """Between the sizes measured on the way to the largest."""
+STEADY = 0.03
+"""The largest message is repeated until its median time is within this of the quickest,"""
+MOST_FURTHER_BATCHES = 3
+"""or so many more times as it was repeated at first: what else runs makes a link look slower for a while."""
 PINGS = 20
 """Round trips of one latency figure."""
 PING_BYTES = 8
@@ -204,6 +209,10 @@ class _Wire:
                     break
                 size, final = size * factor, True
             size = min(size, options.largest_bytes)
+        for _ in range(MOST_FURTHER_BATCHES):
+            if self.maximum(_unsteadiness(transfers, size, self.index // self.half)) <= STEADY:
+                break
+            self.repeated(size, direction, options.repeats, transfers, "all")
         if self.half > 1:
             self.repeated(size, direction, 1, transfers, "single")
         if direction == 1:
@@ -278,6 +287,16 @@ class _Wire:
         options.timeout = self.timeout
         self.wait(self.group.allreduce([number], options))
         return float(number.item())
+
+
+def _unsteadiness(transfers: list[TransferSample], size: int, side: int) -> float:
+    """How much longer the median transfer of a size took than the quickest; 0 where this rank sent none."""
+    seconds = [
+        item.end_s - item.start_s
+        for item in transfers
+        if (item.bytes, item.side, item.flows) == (size, side, "all")
+    ]
+    return statistics.median(seconds) / min(seconds) - 1.0 if seconds else 0.0
 
 
 def _star(
