@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipette_milp.assessment import assess
+from pipette_milp.assessment import Assessment, assess
 from pipette_milp.cost.build import CostModel
 from pipette_milp.errors import IllegalConfigurationError, Problem
 from pipette_milp.legality import check_legal
@@ -34,7 +34,7 @@ def estimate(instance: Instance, configuration: Configuration) -> dict[str, Any]
                 "their usable GPUs are no multiple of it: not supported yet; simulate takes a placement",
             )
         )
-    return assess(costs, configuration, cells).to_dict()
+    return _answer(costs, assess(costs, configuration, cells))
 
 
 def simulate_plan(instance: Instance, plan: Plan) -> dict[str, Any]:
@@ -47,4 +47,9 @@ def simulate_plan(instance: Instance, plan: Plan) -> dict[str, Any]:
     """
     costs = CostModel.of(instance)
     check_legal(costs, plan.configuration)
-    return assess(costs, plan.configuration, plan.placement).to_dict()
+    return _answer(costs, assess(costs, plan.configuration, plan.placement))
+
+
+def _answer(costs: CostModel, judged: Assessment) -> dict[str, Any]:
+    warnings = [*costs.instance.warnings, *costs.warnings([judged.configuration])]
+    return {**judged.to_dict(), "warnings": warnings}

@@ -135,6 +135,7 @@ def _show(instance: Instance, evaluation: dict[str, Any], as_json: bool) -> None
     from pipette_milp.cli.summary import print_evaluation
     from pipette_milp.schema.output import write_json_atomically
 
+    warn([text for text in evaluation["warnings"] if text not in instance.warnings])
     if as_json:
         write_json_atomically("-", evaluation)
     else:

@@ -159,7 +159,7 @@ def compute_profile(
     section = measure_compute(loaded, options, progress=tell)
     write_json_atomically(output, section)
     if merged is not None:
-        whole = {**value, "compute": section}
+        whole = {**value, "compute": {**value.get("compute", {}), **section}}
         load_instance(whole)  # what is written can be read
         write_json_atomically(merged, whole)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,6 +16,7 @@ from pipette_milp.cost.cells import CellLinks, cell_links
 from pipette_milp.cost.compute import ELEMENT_BYTES, ComputeModel, TaskTime
 from pipette_milp.cost.family_parts import FamilyParts, detail_of, gradient_bytes
 from pipette_milp.cost.gpu_level import GpuLevel, TaskTimes, best_local_bytes_per_s, group_rates, wirings_of
+from pipette_milp.cost.measured_layers import MeasuredLayers, profile_warnings
 from pipette_milp.cost.memory import MemoryModel, StageMemory
 from pipette_milp.cost.tables import CostTables
 from pipette_milp.cost.tasks import TaskCosts
@@ -83,6 +85,17 @@ class CostModel:
         """That of the first kind of GPU."""
         return self.computes[0]
 
+    @cached_property
+    def measured_layers(self) -> tuple[MeasuredLayers, ...]:
+        """Entries of the compute profile for every kind of GPU; empty without a profile."""
+        if not self.instance.compute.entries:
+            return ()
+        return tuple(MeasuredLayers.of(self.instance, compute) for compute in self.computes)
+
+    def warnings(self, configurations: Iterable[Configuration]) -> list[str]:
+        """What of these configurations a compute profile does not cover."""
+        return profile_warnings(self.measured_layers, self.layer_kinds, configurations)
+
     @property
     def constants(self) -> CostConstants:
         """Fitted constants: the instance's own, else the shipped ones."""
@@ -97,7 +110,11 @@ class CostModel:
     @cached_property
     def memory(self) -> MemoryModel:
         return MemoryModel(
-            self.transformer, self.instance.training, self.profile, self.constants.activation_scale
+            self.transformer,
+            self.instance.training,
+            self.profile,
+            self.constants.activation_scale,
+            self.measured_layers,
         )
 
     @cached_property
@@ -125,7 +142,11 @@ class CostModel:
         """Times of a configuration's tasks; default: on the first kind of GPU, and where tensor groups attain
         different bandwidths the best of them."""
         group = self._tensor_group(configuration, group_bytes_per_s)
-        return TaskCosts(configuration, compute or self.compute, group, self.links(configuration))
+        own = compute or self.compute
+        measured = next(
+            (layers for layers in self.measured_layers if layers.compute.gpu.name == own.gpu.name), None
+        )
+        return TaskCosts(configuration, own, group, self.links(configuration), measured)
 
     def places(self, configuration: Configuration) -> Cluster:
         """The cluster as the cells of a configuration see it (`Cluster.for_cells`).
@@ -367,9 +388,13 @@ class CostModel:
         rates = np.array([gpu.memory_bytes_per_s for gpu in cluster.gpu_types])
         ranks, expert_ranks = replicas.ranks, replicas.ranks // configuration.expert
 
+        adam_s = OPTIMIZER_BYTES_PER_PARAMETER / rates
+        for t, measured in enumerate(self.measured_layers):
+            step = measured.step_s_per_parameter(tensor)[0]
+            adam_s[t] = adam_s[t] if step is None else step
+
         def step_s(parameters: Array, holders: int) -> Array:
-            per_parameter = OPTIMIZER_BYTES_PER_PARAMETER / (holders if sharded else 1)
-            seconds = (per_parameter + GRADIENT_PASS_BYTES_PER_PARAMETER) / rates
+            seconds = adam_s / (holders if sharded else 1) + GRADIENT_PASS_BYTES_PER_PARAMETER / rates
             return np.asarray(seconds[:, None] * parameters[None, :])
 
         return FamilyParts(

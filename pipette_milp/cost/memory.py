@@ -11,10 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pipette_milp.cost.compute import ELEMENT_BYTES
+from pipette_milp.cost.measured_layers import MeasuredLayers
 from pipette_milp.layer_shapes import LayerKind
 from pipette_milp.schedules.base import InFlight
 from pipette_milp.schema.constants import FrameworkProfile
 from pipette_milp.schema.plan import Configuration, DataSharding
+from pipette_milp.schema.profile import ProfiledKind
 from pipette_milp.schema.training import TrainingSection
 from pipette_milp.transformer import Transformer
 
@@ -118,7 +120,9 @@ class MemoryModel:
     training: TrainingSection
     profile: FrameworkProfile
     activation_scale: float = 1.0
-    """Of all activations; 1 unless a user's own runs say otherwise."""
+    """Of all analytic activations; 1 unless a user's own runs say otherwise."""
+    measured: tuple[MeasuredLayers, ...] = ()
+    """What a compute profile says, by kind of GPU: the largest counts."""
 
     def stage(
         self,
@@ -205,8 +209,11 @@ class MemoryModel:
         tokens = configuration.micro_batch * model.sequence_length / configuration.context
         element = ELEMENT_BYTES[training.precision]
         split = tensor if configuration.sequence_parallel else 1
+        # of analytic terms; measured bytes are what they are
+        scale = self.profile.activation_factor * self.activation_scale
         full = {
-            kind: tokens
+            kind: scale
+            * tokens
             * transformer.layer_activation_bytes(
                 tensor,
                 element_bytes=element,
@@ -217,10 +224,16 @@ class MemoryModel:
             )
             for kind in layers
         }
+        for kind in layers:
+            full[kind] = self._measured_bytes(kind, configuration) or full[kind]
         kept, working_set = full, 0.0
         if configuration.recompute == "full":
-            checkpoint = tokens * transformer.layer_checkpoint_bytes(
-                tensor, element_bytes=element, sequence_parallel=configuration.sequence_parallel
+            checkpoint = (
+                scale
+                * tokens
+                * transformer.layer_checkpoint_bytes(
+                    tensor, element_bytes=element, sequence_parallel=configuration.sequence_parallel
+                )
             )
             kept = dict.fromkeys(layers, checkpoint)
             working_set = max((full[kind] for kind, count in layers.items() if count), default=0.0)
@@ -229,14 +242,22 @@ class MemoryModel:
         activations = chunks / configuration.virtual_stages * per_pass + working_set
         if stage == 0:
             mask = model.hidden_size / split if transformer.dropout else 0.0
-            activations += in_flight.full / configuration.virtual_stages * tokens * (8.0 + mask)
+            embedding = self._measured_bytes("embedding", configuration) or scale * tokens * (8.0 + mask)
+            activations += in_flight.full / configuration.virtual_stages * embedding
         if stage == configuration.pipeline - 1:
             # one micro-batch: logits, their fp32 copy kept as softmax, the cast gradient; and the head's
             # input
             logits = tokens * transformer.padded_vocabulary(tensor) / tensor
-            activations += logits * (self.profile.logit_bytes + 2 * (element - 2))
-            activations += element * tokens * model.hidden_size / split
-        return activations * self.profile.activation_factor * self.activation_scale
+            head = logits * (self.profile.logit_bytes + 2 * (element - 2))
+            head = scale * (head + element * tokens * model.hidden_size / split)
+            # what is kept for the backward is no more than the peak, which the backward itself reaches
+            activations += max(head, self._measured_bytes("head", configuration) or 0.0)
+        return activations
+
+    def _measured_bytes(self, kind: ProfiledKind, configuration: Configuration) -> float | None:
+        """What a profile says one rank keeps, on the kind of GPU where it is most."""
+        found = [measured.kept_bytes(kind, configuration) for measured in self.measured]
+        return max((kept for kept in found if kept is not None), default=None)
 
     def _other(self, configuration: Configuration, layers: Mapping[LayerKind, int]) -> float:
         """Workspace, gather buffer of sequence parallelism, whole parameters or gradients of sharded

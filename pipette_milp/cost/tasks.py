@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from pipette_milp.cost import communication
 from pipette_milp.cost.cells import CellLinks
 from pipette_milp.cost.compute import ComputeModel, TaskTime
+from pipette_milp.cost.measured_layers import MeasuredLayers
 from pipette_milp.layer_shapes import LayerKind
 from pipette_milp.schema.plan import Configuration
+from pipette_milp.schema.profile import ProfiledKind
+
+NOTHING = TaskTime(0.0, 0.0, 0.0)
 
 
 def add(left: TaskTime, right: TaskTime) -> TaskTime:
@@ -28,6 +32,8 @@ class TaskCosts:
     compute: ComputeModel
     group: communication.TensorGroup
     links: CellLinks
+    measured: MeasuredLayers | None = None
+    """What a profile says of this kind of GPU; None: everything is analytic."""
 
     @property
     def tokens(self) -> float:
@@ -47,16 +53,24 @@ class TaskCosts:
     def embedding(self) -> TaskTime:
         """Embedding with its collective."""
         c = self.configuration
-        own = self.compute.embedding(self.tokens, sequence_parallel=c.sequence_parallel, tensor=c.tensor)
+        own = None if self.measured is None else self.measured.embedding(c)
+        if own is None:
+            own = self.compute.embedding(self.tokens, sequence_parallel=c.sequence_parallel, tensor=c.tensor)
         return add(own, self.embedding_collectives())
 
     def head(self) -> TaskTime:
         """Head and loss with their collectives."""
-        return add(self.compute.head(self.tokens, self.configuration.tensor), self.head_collectives())
+        own = None if self.measured is None else self.measured.head(self.configuration)
+        if own is None:
+            own = self.compute.head(self.tokens, self.configuration.tensor)
+        return add(own, self.head_collectives())
 
     def layer_compute(self, kind: LayerKind) -> TaskTime:
-        """One layer without collectives."""
+        """One layer without collectives, or with those that a profile's time includes."""
         c = self.configuration
+        measured = None if self.measured is None else self.measured.layer(kind, c)
+        if measured is not None:
+            return measured
         return self.compute.layer(
             self.tokens,
             c.tensor,
@@ -69,6 +83,8 @@ class TaskCosts:
     def layer_collectives(self, kind: LayerKind) -> TaskTime:
         """Exposed collectives of one layer: of the tensor group, and the ring of keys and values."""
         c = self.configuration
+        if self._includes_collectives(kind):
+            return self._context_ring()
         model = self.compute.transformer.model
         experts_bytes = None
         if kind == "moe" and model.moe is not None and c.sequence_parallel:
@@ -84,17 +100,25 @@ class TaskCosts:
 
     def embedding_collectives(self) -> TaskTime:
         """Exposed collective of the embedding."""
+        if self._includes_collectives("embedding"):
+            return NOTHING
         return self.group.embedding(
             self.activation_bytes, sequence_parallel=self.configuration.sequence_parallel
         )
 
     def head_collectives(self) -> TaskTime:
         """Exposed collectives of head and loss."""
+        if self._includes_collectives("head"):
+            return NOTHING
         return self.group.head(
             self.activation_bytes,
             4.0 * self.tokens,
             sequence_parallel=self.configuration.sequence_parallel,
         )
+
+    def _includes_collectives(self, kind: ProfiledKind) -> bool:
+        """Whether the time of a kind is a measured one with the tensor group's collectives in it."""
+        return self.measured is not None and self.measured.find(kind, self.configuration).includes_tensor_comm
 
     def _context_ring(self) -> TaskTime:
         c, transformer = self.configuration, self.compute.transformer

@@ -269,6 +269,12 @@ def assumptions(instance: Instance, result: SolveResult) -> list[str]:
         lines.append(f"Placement: {result.settings['placement_level']}.")
     if instance.compute.kind == "analytic":
         lines.append("Compute times come from the GPU's data sheet and efficiencies, not from a profile.")
+    else:
+        sources = dict.fromkeys(entry.source or "no source given" for entry in instance.compute.entries)
+        lines.append(
+            f"Compute times come from a profile of {len(instance.compute.entries)} entries "
+            f"({'; '.join(sources)}) where it covers them."
+        )
     if result.throughput is not None:
         lines.append(f"FLOP counted: {result.throughput.flop_convention}.")
     return lines

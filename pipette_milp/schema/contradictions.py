@@ -8,7 +8,7 @@ from itertools import combinations
 from pipette_milp.schema.cluster import ClusterSection, NodeSpec
 from pipette_milp.schema.link_groups import LinkGroups
 from pipette_milp.schema.model import ModelSection
-from pipette_milp.schema.search import SearchSection
+from pipette_milp.schema.search import ComputeSection, SearchSection
 from pipette_milp.schema.strict import Location
 from pipette_milp.schema.training import TrainingSection
 
@@ -18,6 +18,7 @@ def contradictions(
     training: TrainingSection | None,
     cluster: ClusterSection | None,
     search: SearchSection | None,
+    compute: ComputeSection | None = None,
 ) -> list[tuple[Location, str]]:
     """Problems between fields of valid sections; a section that is not valid is None."""
     problems: list[tuple[Location, str]] = []
@@ -39,6 +40,28 @@ def contradictions(
             problems.append(
                 (("search", "layers_per_stage"), f"adds up to {total} layers, the model has {model.layers}")
             )
+    if compute is not None:
+        problems += _profile_problems(compute, model, cluster)
+    return problems
+
+
+def _profile_problems(
+    compute: ComputeSection, model: ModelSection | None, cluster: ClusterSection | None
+) -> list[tuple[Location, str]]:
+    """Entries for GPUs that are not declared or layers that the model cannot have."""
+    problems: list[tuple[Location, str]] = []
+    for index, entry in enumerate(compute.entries):
+        place: Location = ("compute", "entries", index)
+        if cluster is not None and entry.gpu_type not in cluster.gpu_types:
+            known = ", ".join(cluster.gpu_types)
+            problems.append(((*place, "gpu_type"), f"there is no {entry.gpu_type!r}, only {known}"))
+        if model is None:
+            continue
+        if model.attention_heads % entry.tensor:
+            message = f"{entry.tensor} does not divide the model's {model.attention_heads} attention heads"
+            problems.append(((*place, "tensor"), message))
+        if entry.layer_kind == "moe" and model.moe is None:
+            problems.append(((*place, "layer_kind"), "is moe, the model has no experts"))
     return problems
 
 

@@ -56,7 +56,7 @@ class Instance(FrozenModel):
 
     @model_validator(mode="after")
     def _contradictions(self) -> Instance:
-        problems = contradictions(self.model, self.training, self.cluster, self.search)
+        problems = contradictions(self.model, self.training, self.cluster, self.search, self.compute)
         if problems:
             raise problems_error(problems)
         return self
@@ -82,6 +82,37 @@ class Instance(FrozenModel):
                 found.append(f"{place} is not modelled: the cards of a node are shared evenly by its GPUs")
         if self.cluster.network.rails is not None:
             found.append("cluster.network.rails is not modelled: any card reaches any card")
+        found += self._unused_entries()
+        return found
+
+    def _unused_entries(self) -> list[str]:
+        """Entries of the compute profile that nothing here asks for."""
+        found = []
+        used_types = {node.gpu_type for node in self.cluster.nodes}
+        for name, value in (
+            ("sequence_length", self.model.sequence_length),
+            ("precision", self.training.precision),
+        ):
+            # an optimizer step knows no sequence
+            others = [
+                entry
+                for entry in self.compute.entries
+                if getattr(entry, name) != value
+                and (name != "sequence_length" or entry.layer_kind != "optimizer")
+            ]
+            if others:
+                found.append(
+                    f"compute.entries: {len(others)} of {len(self.compute.entries)} are not used, their "
+                    f"{name} is not {value}"
+                )
+        elsewhere = [entry for entry in self.compute.entries if entry.gpu_type not in used_types]
+        if elsewhere:
+            found.append(f"compute.entries: {len(elsewhere)} are not used, no node has their gpu_type")
+        if any(entry.includes_tensor_comm and entry.tensor > 1 for entry in self.compute.entries):
+            found.append(
+                "compute.entries: times with tensor communication are taken as they ran, whether a plan has "
+                "sequence parallelism or not"
+            )
         return found
 
     def to_pandas(self, table: InstanceTable = "nodes") -> pd.DataFrame:
@@ -171,4 +202,10 @@ def contradictions_of_valid_sections(value: Any) -> list[tuple[Location, str]]:
             sections[name] = section.model_validate(value[name])
         except (ValidationError, KeyError, TypeError):
             sections[name] = None
-    return contradictions(sections["model"], sections["training"], sections["cluster"], sections["search"])
+    return contradictions(
+        sections["model"],
+        sections["training"],
+        sections["cluster"],
+        sections["search"],
+        sections["compute"],
+    )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from pipette_milp.schema.constants import CostConstants
 from pipette_milp.schema.plan import FrozenModel
+from pipette_milp.schema.profile import ProfileEntry, check_entries
 from pipette_milp.schema.quantities import ONE_OR_MANY, Count, Flag, Seconds, unsupported
 from pipette_milp.schema.strict import Location, problems_error
 
@@ -17,13 +18,29 @@ Choices = Annotated[tuple[Count, ...], *ONE_OR_MANY]
 class ComputeSection(FrozenModel):
     """Where the time of a layer comes from."""
 
-    kind: Annotated[str, unsupported("analytic", what='only kind "analytic"')] = "analytic"
-    entries: Annotated[tuple[()], unsupported([], (), what="profiled layer times")] = ()
+    kind: Literal["analytic", "profile"] = "analytic"
+    """``profile``: measured layer times where ``entries`` cover them, analytic ones elsewhere."""
+    entries: tuple[ProfileEntry, ...] = ()
     framework_profile: Annotated[str, Field(min_length=1)] | None = None
     """Host and fusion figures of which framework, a key of the constants' ``frameworks``; None = those of
     ``training.framework``."""
     constants: CostConstants | None = None
     """Fitted constants of the cost model; None = the shipped ones."""
+
+    @field_validator("entries")
+    @classmethod
+    def _possible(cls, entries: tuple[ProfileEntry, ...]) -> tuple[ProfileEntry, ...]:
+        check_entries(entries)
+        return entries
+
+    @model_validator(mode="after")
+    def _entries_of_their_kind(self) -> ComputeSection:
+        if self.kind == "profile" and not self.entries:
+            raise problems_error([(("entries",), 'is empty: kind "profile" needs measured layers')])
+        if self.kind == "analytic" and self.entries:
+            message = f'is "analytic" but there are {len(self.entries)} entries: expected "profile"'
+            raise problems_error([(("kind",), message)])
+        return self
 
 
 class Fix(FrozenModel):

@@ -94,7 +94,8 @@ def _result(
     costs, instance = state.costs, state.costs.instance
     limits = state.limits
     slow = accelerate.hint()
-    warnings = [*instance.warnings, *state.warnings, *([slow] if slow else [])]
+    uncovered = costs.warnings(tables.configuration for tables in state.families)
+    warnings = [*instance.warnings, *uncovered, *state.warnings, *([slow] if slow else [])]
     if not state.families and not interrupted:
         warnings.insert(0, blocking_reason(state.space))
     common = {
@@ -294,6 +295,7 @@ def _settings(state: SearchState) -> dict[str, object]:
         "model_error_source": "difference of two estimates for one model and GPU count, on measured runs",
         "constants": None if given is None else given.model_dump(mode="json"),
         "constants_provenance": state.costs.constants.provenance,
+        "compute": instance.compute.kind,
         "contention": "groups",
         "training": instance.training.model_dump(mode="json"),
         "memory_reserve": instance.search.memory_reserve,

@@ -9,7 +9,7 @@ import pytest
 from pipette_milp.errors import InputError
 from pipette_milp.schema.instance import Instance
 from pipette_milp.transformer import Transformer
-from tests.instance_cases import instance
+from tests.instance_cases import configuration, instance
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'pipette_milp[measure]'")
 
@@ -120,3 +120,21 @@ def test_a_gpu_that_is_not_there() -> None:
         pytest.skip("there is a GPU")
     with pytest.raises(InputError, match="sees no GPU"):
         measure_compute(small(LLAMA), ComputeOptions(device="cuda"))
+
+
+def test_what_is_measured_loads_and_is_used() -> None:
+    from pipette_milp.cost.build import CostModel
+    from pipette_milp.measure.compute import ComputeOptions, measure_compute
+
+    job = small(LLAMA)
+    section = measure_compute(job, ComputeOptions((1, 2), (1, 2), device="cpu"))
+    profiled = CostModel.of(instance(model=LLAMA, training={"precision": "fp32"}, compute=section))
+    dense = [entry for entry in section["entries"] if entry["layer_kind"] == "dense"]
+    assert len(dense) == 4
+    for entry in dense:
+        plan = configuration(tensor=entry["tensor"], micro_batch=entry["micro_batch"])
+        time = profiled.tasks(plan).layer_compute("dense")
+        assert time.forward_s == pytest.approx(entry["forward_s"])
+        assert time.backward_s == pytest.approx(entry["backward_s"])
+        assert profiled.measured_layers[0].kept_bytes("dense", plan) == entry["activation_bytes"]
+        assert profiled.warnings([plan]) == []

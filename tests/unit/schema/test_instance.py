@@ -188,7 +188,6 @@ def test_descriptive_detail_is_a_warning() -> None:
         ("cluster/network/by_size", [{"bytes": 65536, "efficiency": 0.3}]),
         ("cluster/network/inter_node/bandwidth", {"snapshots": []}),
         ("cluster/node_types", {"box": {"gpus": ["A100", "H100"]}}),
-        ("compute", {"kind": "profile", "entries": []}),
         ("search/fix", {"stage_of_node": {"n0": 0}}),
     ],
 )
