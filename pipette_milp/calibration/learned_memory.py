@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipette_milp.arrays import Array, IntArray
 from pipette_milp.calibration.accuracy import Judged
@@ -41,9 +42,12 @@ SMALL_GPUS = 32
 """Four nodes of eight: what is profiled before a large cluster is used. A choice."""
 FOLDS = 5
 FEWEST_RUNS = 20
-"""Fewer do not train a perceptron of this size."""
+"""Fewer say nothing about a perceptron of this size."""
+FEWEST_TRAINED = FEWEST_RUNS // 2
+"""What one split must leave to train on; else its runs are not counted."""
 
 Progress = Callable[[str], None]
+BoolArray = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -174,11 +178,11 @@ def assigned_folds(inputs: Array, folds: int, seed: int) -> IntArray:
 
 
 def _predict(
-    known: Sequence[Sample], inputs: Array, train: Array, test: Array, seed: int, predicted: Array
+    known: Sequence[Sample], inputs: Array, train: BoolArray, test: BoolArray, seed: int, predicted: Array
 ) -> None:
     """Write bytes of the runs of ``test`` into ``predicted``; nan stays where too few runs train."""
     taught = np.array([sample.measured_bytes is not None for sample in known]) & train
-    if not test.any() or taught.sum() < FEWEST_RUNS:
+    if not test.any() or taught.sum() < FEWEST_TRAINED:
         return
     targets = np.array([sample.measured_bytes or np.nan for sample in known])
     predicted[test] = trained(inputs[taught], targets[taught], seed)(inputs[test])
@@ -201,7 +205,7 @@ def trained(inputs: Array, targets_bytes: Array, seed: int) -> Callable[[Array],
     scaler = StandardScaler().fit(inputs)
     unit = float(targets_bytes.mean())
     network = MLPRegressor(
-        HIDDEN_LAYERS,
+        hidden_layer_sizes=HIDDEN_LAYERS,
         activation="relu",
         solver="adam",
         batch_size=min(BATCH, len(inputs)),

@@ -255,7 +255,8 @@ def profile_warnings(
     for own in measured:
         for key in sorted(points):
             c = points[key]
-            for kind in (*kinds, "embedding", "head"):
+            asked: tuple[ProfiledKind, ...] = (*kinds, "embedding", "head")
+            for kind in asked:
                 found = own.find(kind, c)
                 if not found.note and found.figures is not None and np.isnan(found.figures[2]):
                     _note(where, own, kind, "has no activation_bytes: analytic", c)
