@@ -94,6 +94,7 @@ EVALUATION: dict[str, Any] = {
     },
     "order": [],
     "fits": True,
+    "warnings": [],
 }
 
 
