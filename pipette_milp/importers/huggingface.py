@@ -15,6 +15,7 @@ from typing import Any
 from pipette_milp.errors import InputError, Problem
 from pipette_milp.importers.huggingface_experts import EXPERT_FAMILIES, LATENT, latent_of, mixture_of
 from pipette_milp.importers.jsontext import load
+from pipette_milp.schema.quantities import MOST_LAYERS
 
 SPELLINGS: dict[str, tuple[str, ...]] = {
     "hidden_size": ("hidden_size", "n_embd", "d_model"),
@@ -266,6 +267,9 @@ def _section(reader: _Reader, family: Family, notes: list[str]) -> dict[str, Any
     hidden = reader.count("hidden_size")
     heads = reader.count("attention_heads")
     layers = reader.count("layers", default=len(config.get("layer_types") or ()) or None)
+    if layers is not None and layers > MOST_LAYERS:
+        reader.problem("num_hidden_layers", f"{layers} layers, expected at most {MOST_LAYERS}")
+        layers = None
     listed = config.get("layer_types")
     if listed and layers is not None and len(listed) != layers:
         notes.append(

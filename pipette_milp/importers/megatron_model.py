@@ -8,6 +8,7 @@ from typing import Any
 from pipette_milp.errors import InputError, Problem
 from pipette_milp.importers.huggingface_experts import which_layers
 from pipette_milp.importers.megatron_flags import ArgumentReader, Arguments
+from pipette_milp.schema.quantities import MOST_LAYERS
 
 _POSITIONS = {
     "learned_absolute": "learned",
@@ -140,6 +141,9 @@ class _Model(ArgumentReader):
     def _expert_layers(self) -> list[int] | None:
         """1 for every layer with experts, from --moe-layer-freq: a number, or a list expression."""
         text, layers = self.arguments.text("moe-layer-freq"), self.whole("num-layers")
+        if layers is not None and layers > MOST_LAYERS:
+            self.refuse("num-layers", f"{layers} layers, expected at most {MOST_LAYERS}")
+            layers = None
         if text is None or layers is None:
             return None if layers is None else [1] * layers
         if re.fullmatch(r"\d{1,6}", text) and int(text) > 0:
@@ -165,8 +169,6 @@ class _Model(ArgumentReader):
         return {name: value for name, value in fields.items() if value is not None}
 
 
-# No model has more layers; bounds what a damaged expression can ask for.
-_MOST_LAYERS = 10_000
 _TERM = re.compile(r"\(*\[([01](?:,[01])*)\]\)*(?:\*(\d{1,5}))?\)*")
 
 
@@ -178,6 +180,6 @@ def _list_expression(text: str) -> list[int] | None:
         if match is None:
             return None
         found += [int(item) for item in match[1].split(",")] * int(match[2] or 1)
-        if len(found) > _MOST_LAYERS:
+        if len(found) > MOST_LAYERS:
             return None
     return found

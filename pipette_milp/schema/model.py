@@ -8,7 +8,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from pipette_milp.schema.model_parts import LatentAttention, MixtureOfExperts
 from pipette_milp.schema.plan import FrozenModel
-from pipette_milp.schema.quantities import Count, Flag
+from pipette_milp.schema.quantities import Count, Flag, LayerCount
 from pipette_milp.schema.strict import problems_error
 
 PositionEmbedding = Literal["learned", "rope", "none"]
@@ -22,7 +22,7 @@ class ModelSection(FrozenModel):
     """
 
     name: str = Field(min_length=1)
-    layers: Count
+    layers: LayerCount
     hidden_size: Count
     ffn_hidden_size: Count
     """Width of the MLP in layers without experts."""

@@ -293,6 +293,8 @@ def test_an_unused_width_may_be_zero() -> None:
         ({"num_experts_per_tok": True}, "num_experts_per_tok"),
         ({"decoder_sparse_step": 0}, "decoder_sparse_step"),
         ({"mlp_only_layers": "1"}, "mlp_only_layers"),
+        ({"num_hidden_layers": 10**13}, "num_hidden_layers"),
+        ({"num_hidden_layers": 10**13, "model_type": "deepseek_v3"}, "num_hidden_layers"),
         ({"mlp_layer_types": ["sparse"]}, "mlp_layer_types"),
         ({"mlp_layer_types": ["sparse", "odd", "dense", "dense"]}, "mlp_layer_types"),
         ({"model_type": "deepseek_v2", "kv_lora_rank": None}, "kv_lora_rank"),

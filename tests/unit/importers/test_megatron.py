@@ -215,6 +215,8 @@ def test_experts_and_latent_attention_are_kept_as_facts() -> None:
         parse('--num-layers 5 --num-experts 8 --moe-layer-freq "([0]*2+[1]*2)"')
     with pytest.raises(InputError, match="expected a number or a list"):
         parse('--num-layers 5 --num-experts 8 --moe-layer-freq "__import__(1)"')
+    with pytest.raises(InputError, match="at most 10000"):
+        parse("--num-layers 99999 --num-experts 8 --moe-layer-freq 2")
 
 
 @pytest.mark.parametrize(
