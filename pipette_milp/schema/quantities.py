@@ -62,8 +62,8 @@ Count = Annotated[int, Field(ge=1, strict=True)]
 
 
 MOST_LAYERS = 10_000
-"""Far above any published model (1,000 layers: DeepNet, arXiv 2203.00555). What exceeds it is a mistake in a file
-that would be listed layer by layer."""
+"""Far above any published model (1,000 layers: DeepNet, arXiv 2203.00555). What exceeds it is a mistake in a
+file that would be listed layer by layer."""
 
 LayerCount = Annotated[int, Field(ge=1, le=MOST_LAYERS, strict=True)]
 """A whole number of layers."""

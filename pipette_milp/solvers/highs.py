@@ -161,18 +161,21 @@ class Model:
             self._relaxation_solves = 0
         self._pass_new_rows()
         highs = self._relaxation
-        if self._relaxation_solves:
+        warm = self._relaxation_solves > 0
+        if warm:
             highs.setOptionValue("simplex_iteration_limit", MOST_ITERATIONS_PER_ROW * len(self._rows))
         self._relaxation_solves += 1
         # HiGHS counts the time of all runs of one object
         highs.setOptionValue("time_limit", highs.getRunTime() + max(0.01, time_limit_s))
-        highs.run()
+        _run(highs)
         status = highs.getModelStatus()
-        if status in (highspy.HighsModelStatus.kUnknown, highspy.HighsModelStatus.kIterationLimit):
-            # trouble on the way from the last basis: once more from scratch, presolved
+        kinds = highspy.HighsModelStatus
+        if status in (kinds.kUnknown, kinds.kIterationLimit) or (warm and status == kinds.kInfeasible):
+            # trouble on the way from the last basis: once more from scratch, presolved. "Infeasible" proves
+            # that nothing is left, so it has to be found from scratch too
             highs = self._relaxation = self._pass(highspy, integer=False)
             highs.setOptionValue("time_limit", max(0.01, time_limit_s))
-            highs.run()
+            _run(highs)
             status = highs.getModelStatus()
         if status == highspy.HighsModelStatus.kInfeasible:
             return Solved(True, float("inf"), None)
@@ -205,7 +208,7 @@ class Model:
                 highs.changeColCost(column, 0.0)
         highs.changeColCost(index, 1.0)
         highs.setOptionValue("time_limit", highs.getRunTime() + max(0.01, time_limit_s))
-        highs.run()
+        _run(highs)
         solved = highs.getModelStatus() == highspy.HighsModelStatus.kOptimal
         value = _safe(float(highs.getInfo().objective_function_value)) if solved else -float("inf")
         highs.changeColCost(index, self._cost[index])
@@ -221,13 +224,13 @@ class Model:
         highs = self._pass(highspy, integer=True)
         highs.setOptionValue("time_limit", max(0.01, time_limit_s))
         highs.setOptionValue("mip_rel_gap", gap)
-        highs.run()
+        _run(highs)
         status = highs.getModelStatus()
         kinds = highspy.HighsModelStatus
         if status not in (kinds.kInfeasible, kinds.kOptimal, kinds.kTimeLimit):
             # HiGHS 1.16 ends some of these with "solve error" after presolve and solves them without
             highs.setOptionValue("presolve", "off")
-            highs.run()
+            _run(highs)
             status = highs.getModelStatus()
         if status == kinds.kInfeasible:
             return Solved(True, float("inf"), None)
@@ -271,6 +274,12 @@ def new_highs() -> Any:
     highs.setOptionValue("threads", 1)
     highs.setOptionValue("parallel", "off")
     return highs
+
+
+def _run(highs: Any) -> None:
+    """Solve. HiGHS keeps one pool of threads for the process and refuses to run with any other number."""
+    highs.resetGlobalScheduler(True)
+    highs.run()
 
 
 def _safe(bound: float) -> float:

@@ -60,7 +60,8 @@ def test_every_gpu_preset_makes_an_instance(gpu: str) -> None:
         links["nominal"], Dimension.BANDWIDTH
     )
     marketing = int("".join(c for c in gpu.split("-")[1] if c.isdigit())) * 1e9
-    assert 0.85 * marketing < cluster.gpu_type.memory < 1.1 * marketing
+    (gpu_type,) = cluster.gpu_types.values()
+    assert 0.85 * marketing < gpu_type.memory < 1.1 * marketing
 
 
 @pytest.mark.parametrize("kind", list(presets.KINDS))

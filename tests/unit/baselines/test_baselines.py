@@ -22,6 +22,7 @@ from pipette_milp.errors import InputError
 from pipette_milp.legality import check_legal
 from pipette_milp.plans import default_cells
 from pipette_milp.schema.instance import load_instance
+from pipette_milp.search_space import enumerate_space
 from pipette_milp.solvers import solve
 from tests.conftest import INSTANCES
 from tests.instance_cases import costs as small_costs
@@ -41,14 +42,20 @@ def middle() -> CostModel:
 
 
 @cache
+@cache
 def tight() -> CostModel:
-    """2 nodes of 2 GPUs with little memory."""
-    changes = {
-        "cluster/gpu_types/gpu/memory": "5.5 GiB",
-        "model/hidden_size": 2048,
-        "model/ffn_hidden_size": 8192,
-    }
-    return CostModel.of(small_instance(changes))
+    """2 nodes of 2 GPUs with so little memory that AMP's first choice does not fit, and a later one does."""
+    for memory in range(40, 160):
+        changes = {
+            "cluster/gpu_types/gpu/memory": f"{memory / 10} GiB",
+            "model/hidden_size": 2048,
+            "model/ffn_hidden_size": 8192,
+        }
+        costs = CostModel.of(small_instance(changes))
+        if enumerate_space(costs).families and not judge(costs, first("amp", costs)[0]).fits:
+            if any(judge(costs, choice).fits for choice in first("amp", costs)):
+                return costs
+    raise AssertionError("no such memory")
 
 
 def resources(seed: int = 0) -> Resources:

@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
+import highspy
 import numpy as np
 import pytest
 
 from pipette_milp.solvers.highs import Model
+
+
+def small_model() -> Model:
+    model = Model()
+    column = model.column(0.0, 10.0, cost=1.0)
+    model.row([(column, 1.0)], at_least=2.0)
+    return model
+
+
+def test_another_user_of_highs_with_more_threads_does_no_harm() -> None:
+    started = small_model()
+    assert started.relax(time_limit_s=10.0).bound == pytest.approx(2.0, rel=1e-5)
+    other = highspy.Highs()
+    other.resetGlobalScheduler(True)
+    other.setOptionValue("output_flag", False)
+    other.setOptionValue("threads", 2)
+    other.addVar(0.0, 1.0)
+    other.run()
+    assert started.relax(time_limit_s=10.0).bound == pytest.approx(2.0, rel=1e-5)
+    assert small_model().relax(time_limit_s=10.0).bound == pytest.approx(2.0, rel=1e-5)
 
 
 def test_columns_that_come_later_count_like_the_first() -> None:
