@@ -56,8 +56,8 @@ class SearchSpace:
 def enumerate_space(costs: CostModel) -> SearchSpace:
     """All legal families of an instance and the reason for each refusal."""
     space = SearchSpace()
-    # fewer replicas never need less memory: each has more micro-batches in flight, and shards are larger; only a
-    # single one does without the communicators of a data group
+    # fewer replicas never need less memory: each has more micro-batches in flight, and shards are larger;
+    # only a single one does without the communicators of a data group
     too_large: dict[str, int] = {}
     for configuration in _configurations(costs, space.refusals):
         options = _options(configuration)

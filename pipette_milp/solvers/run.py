@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import platform
+import time
 from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import version
@@ -72,19 +73,20 @@ def solve(
     if threads is None:
         threads = min(os.cpu_count() or 1, MOST_THREADS)
     limits = Limits(time_limit_s, gap, iteration_limit, threads, seed)
+    started = time.monotonic()
     costs = CostModel.of(instance)
     judged = None if baseline is None else _baseline(costs, baseline)
     interrupted = False
     state = None
     try:
         space = enumerate_space(costs)
-        state = SearchState(costs, space, limits, listener)
+        state = SearchState(costs, space, limits, listener, started)
         if state.families:
             function(state, option) if option else function(state)
     except KeyboardInterrupt:
         interrupted = True
     if state is None:
-        state = SearchState(costs, SearchSpace(), limits, listener)
+        state = SearchState(costs, SearchSpace(), limits, listener, started)
     return _result(state, solver=solver, keep=keep, baseline=judged, interrupted=interrupted)
 
 

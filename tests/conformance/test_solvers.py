@@ -24,7 +24,7 @@ LIMITED = tuple(
     name for name in SOLVERS if name != "exhaustive" and (name not in PUBLISHED or name == "pipette")
 )
 """Solvers that take an instance of any size, and of the published methods the one that searches."""
-SHORT_S = 2.0
+SHORT_S = 4.0
 MUCH_S = 120.0
 """A time limit that no test here comes near."""
 

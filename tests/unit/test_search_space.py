@@ -284,8 +284,8 @@ def test_the_shortfall_is_what_is_missing() -> None:
 
 
 def test_memory_is_judged_in_the_best_split() -> None:
-    """Logits fill the last stage, so an even split does not fit, an uneven one does: in the least memory, to a
-    tenth of a GiB, that anything fits in."""
+    """Logits fill the last stage, so an even split does not fit, an uneven one does: in the least memory, to
+    a tenth of a GiB, that anything fits in."""
     for tenths in range(10, 200):
         model = costs(
             {"cluster/gpu_types/gpu/memory": f"{tenths / 10} GiB"},

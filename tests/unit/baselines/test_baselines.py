@@ -52,9 +52,13 @@ def tight() -> CostModel:
             "model/ffn_hidden_size": 8192,
         }
         costs = CostModel.of(small_instance(changes))
-        if enumerate_space(costs).families and not judge(costs, first("amp", costs)[0]).fits:
-            if any(judge(costs, choice).fits for choice in first("amp", costs)):
-                return costs
+        fits = (
+            [judge(costs, choice).fits for choice in first("amp", costs)]
+            if enumerate_space(costs).families
+            else []
+        )
+        if any(fits) and not fits[0]:
+            return costs
     raise AssertionError("no such memory")
 
 

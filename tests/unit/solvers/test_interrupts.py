@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from pipette_milp.baselines import BASELINES
 from pipette_milp.schema.instance import load_instance
 from pipette_milp.schema.result import SolveResult, Termination
 from pipette_milp.solvers import SOLVERS, solve
@@ -21,7 +22,7 @@ from tests.conftest import INSTANCES, REPOSITORY
 
 LARGE = INSTANCES / "gpt-8.1b-16x8-a100-flat.json"
 TINY = INSTANCES / "tiny-3x1-a100-flat.json"
-WITHOUT_BOUND = ("greedy", "local-search", "annealing")
+WITHOUT_BOUND = ("greedy", "local-search", "annealing", *BASELINES)
 SIGNAL_AFTER_S = 6.0
 ANSWER_WITHIN_S = 2.0
 START_S = 2.0
