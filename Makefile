@@ -30,7 +30,7 @@ demo: $(CORE) ## solve a shipped 16-node instance
 	$(PYTHON_OF_VENV) -m pipette_milp solve $(DEMO_INSTANCE)
 
 test: lint types ## lint, types and the fast tests
-	$(PYTHON_OF_VENV) -m pytest -m "not slow"
+	$(PYTHON_OF_VENV) -m pytest -m "not slow" --numprocesses 2 --dist loadfile
 
 lint: $(DEV)
 	$(PYTHON_OF_VENV) -m ruff check .
