@@ -116,7 +116,7 @@ table = pd.DataFrame(rows).set_index("links")
 table.round(2)
 
 # %% [markdown]
-# With even links placement is worth next to nothing, and no method can make it worth more: the proof says
+# With even links placement is worth little, and no method can make it worth more: the proof says
 # how little is left. Whoever reports large gains on an even network compares with something else.
 #
 # ## Where the slow links go

@@ -61,7 +61,7 @@ def test_placement_matters_where_links_differ(monkeypatch: pytest.MonkeyPatch) -
     pytest.importorskip("matplotlib")
     notebook = run_notebook(NOTEBOOKS / "slow_nodes_and_pods.py", monkeypatch)
     gains = notebook.names["table"]["placement_gains_%"]
-    assert gains["even"] < 1.0, "the text says next to nothing"
+    assert gains["even"] < 0.1 * gains["two pods"], "the text says little"
     assert gains["two pods"] > 2.0
     assert notebook.figures() == 2
 
