@@ -159,6 +159,8 @@ def compare_memory(
     larger = np.full(len(known), np.nan)
     small = inputs[:, 0] <= SMALL_GPUS
     _predict(known, inputs, small, ~small, seed, larger)
+    if progress is not None:
+        progress(f"perceptron {folds + 1} of {folds + 1} trained")
     groups: dict[str, list[int]] = defaultdict(list)
     for index, sample in enumerate(known):
         groups[sample.subset].append(index)
