@@ -58,7 +58,7 @@ def enumerate_space(costs: CostModel) -> SearchSpace:
     space = SearchSpace()
     # fewer replicas never need less memory: each has more micro-batches in flight, and shards are larger;
     # only a single one does without the communicators of a data group
-    too_large: dict[str, int] = {}
+    too_large: dict[tuple[str, int], int] = {}
     for configuration in _configurations(costs, space.refusals):
         options = _options(configuration)
         data = too_large.get(options, 0)
@@ -81,9 +81,13 @@ def legal_configurations(costs: CostModel) -> Iterator[Configuration]:
     yield from _configurations(costs, [])
 
 
-def _options(configuration: Configuration) -> str:
-    """All that decides memory but how many replicas share the batch."""
-    return configuration.model_dump_json(exclude={"data", "num_micro_batches", "stages", "layers_per_stage"})
+def _options(configuration: Configuration) -> tuple[str, int]:
+    """All that decides memory but how many replicas share the batch; with a smaller batch fewer micro-batches
+    are in flight."""
+    options = configuration.model_dump_json(
+        exclude={"data", "num_micro_batches", "stages", "layers_per_stage"}
+    )
+    return options, configuration.global_batch_size
 
 
 def _configurations(costs: CostModel, refusals: list[Refusal]) -> Iterator[Configuration]:

@@ -123,6 +123,27 @@ def test_memory_is_asked_again_only_where_fewer_replicas_could_fit(memory: str) 
     assert 0 < derived < len(every) - len(fitting)
 
 
+def test_a_smaller_batch_keeps_fewer_micro_batches_and_is_asked_for_itself() -> None:
+    """What does not fit with many micro-batches in flight may fit with few, whatever the data degree."""
+    skipped = 0
+    for tenths in range(10, 45):
+        found = instance(
+            {
+                "cluster/gpu_types/gpu/memory": f"{tenths / 10} GiB",
+                "cluster/nodes/0/count": 3,
+                "training/global_batch_size": [48, 2],
+            },
+            search={"use_all_gpus": False, "schedules": ["1f1b", "gpipe"], "micro_batch": [1]},
+        )
+        costs = CostModel.of(found)
+        every = list(legal_configurations(costs))
+        fitting = [c for c in every if memory_refusal(costs, costs.tables(c)) is None]
+        space = enumerate_space(costs)
+        assert [tables.configuration for tables in space.families] == fitting
+        skipped += sum("needs no more of it" in refusal.reason for refusal in space.refusals)
+    assert skipped > 0
+
+
 # ------------------------------------------------------------------ leaving out what is slow
 def three_nodes(slow_gb_per_s: float, **search: Any) -> Instance:
     """Node 2 is behind slow links; two stages or replicas do without it."""
