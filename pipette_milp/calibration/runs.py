@@ -1,6 +1,6 @@
 """Measured runs as a table: one row a run, read from a CSV file with documented columns.
 
-The columns are those of the shared collection of published runs; a user's own table needs only `REQUIRED`,
+The columns are those of the shared collection of published runs; a user's own table needs only `NEEDED`,
 everything else has a stated default or stays unknown. Unknown columns are listed, so that a misspelt one
 is not overlooked.
 """
@@ -16,20 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipette_milp.errors import InputError, Problem
+from pipette_milp.importers.run_table import NEEDED
 from pipette_milp.schema.strict import read_text
-
-REQUIRED = (
-    "gpu_model",
-    "num_gpus",
-    "layers",
-    "hidden",
-    "heads",
-    "vocab",
-    "seq_len",
-    "micro_batch",
-    "global_batch",
-)
-"""Columns without which no row can be expressed."""
 
 COLUMNS = {
     "run_id": "name of the run; its part before the first underscore names the source",
@@ -226,11 +214,11 @@ def parse_runs(text: str, source: str = "") -> RunTable:
 
 def _header_problems(header: list[str]) -> list[Problem]:
     if not header:
-        return [Problem("line 1", f"expected a header with the columns {', '.join(REQUIRED)}")]
+        return [Problem("line 1", f"expected a header with the columns {', '.join(NEEDED)}")]
     problems = [
         Problem("line 1", f"column {name!r} occurs twice")
         for name in dict.fromkeys(header)
         if header.count(name) > 1
     ]
-    missing = [name for name in REQUIRED if name not in header]
+    missing = [name for name in NEEDED if name not in header]
     return problems + [Problem("line 1", f"column {name!r} is required") for name in missing]

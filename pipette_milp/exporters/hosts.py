@@ -69,6 +69,11 @@ class RankMap:
         return tuple(places[rank] for rank in range(self.world_size))
 
     @property
+    def position_on_host(self) -> dict[int, int]:
+        """Of every rank its number among the ranks of its host, counted in the order of ranks."""
+        return {rank: position for host in self.hosts for position, rank in enumerate(host.ranks)}
+
+    @property
     def needs_device_order(self) -> bool:
         """Whether some host must list its GPUs (CUDA_VISIBLE_DEVICES)."""
         return any(host.gpus != tuple(range(len(host.gpus))) for host in self.hosts)

@@ -36,7 +36,7 @@ def export(instance: Instance, plan: Plan, options: LaunchOptions) -> Export:
     ranks = launch.ranks
     runs = [(name, len(list(group))) for name, group in groupby(name for name, _ in ranks.by_rank)]
     machines = "".join(f"{name}:{count}\n" for name, count in runs)
-    local = {rank: position for host in ranks.hosts for position, rank in enumerate(host.ranks)}
+    local = ranks.position_on_host
     numbers = " ".join(str(local[rank]) for rank in range(ranks.world_size))
     lines = [
         "#!/usr/bin/env bash",

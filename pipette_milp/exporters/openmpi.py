@@ -33,7 +33,7 @@ def export(instance: Instance, plan: Plan, options: LaunchOptions) -> Export:
     """
     launch = prepare(instance, plan, options)
     ranks = launch.ranks
-    local = {rank: position for host in ranks.hosts for position, rank in enumerate(host.ranks)}
+    local = ranks.position_on_host
     cores = options.cores_per_gpu
     rankfile = "".join(
         f"rank {rank}={name} slot={local[rank] * cores}-{(local[rank] + 1) * cores - 1}\n"

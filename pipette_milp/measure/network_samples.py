@@ -7,7 +7,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
 SHARED_BELOW = 0.9
 """Both directions at once attain less than this share of one alone: a warning."""
@@ -34,7 +34,21 @@ class TransferSample:
 
 
 @dataclass(frozen=True)
-class PairSample:
+class _Transfers:
+    """A sample with transfers, into the store and back."""
+
+    def to_json(self) -> dict[str, Any]:
+        """For the store."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Self:
+        """What `to_json` made."""
+        return cls(**{**value, "transfers": [TransferSample(**item) for item in value["transfers"]]})
+
+
+@dataclass(frozen=True)
+class PairSample(_Transfers):
     """What one rank saw of its node's pair with another node."""
 
     first: int
@@ -46,18 +60,9 @@ class PairSample:
     transfers: list[TransferSample]
     failure: str | None
 
-    def to_json(self) -> dict[str, Any]:
-        """For the store."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> PairSample:
-        """What `to_json` made."""
-        return cls(**{**value, "transfers": [TransferSample(**item) for item in value["transfers"]]})
-
 
 @dataclass(frozen=True)
-class InNodeSample:
+class InNodeSample(_Transfers):
     """What one rank saw of a pair of local ranks."""
 
     node: int
@@ -67,15 +72,6 @@ class InNodeSample:
     latencies_s: list[float]
     transfers: list[TransferSample]
     failure: str | None
-
-    def to_json(self) -> dict[str, Any]:
-        """For the store."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> InNodeSample:
-        """What `to_json` made."""
-        return cls(**{**value, "transfers": [TransferSample(**item) for item in value["transfers"]]})
 
 
 @dataclass(frozen=True)

@@ -158,7 +158,8 @@ def check_contents(tables: CostTables, best: Optimum, groups: list[Group]) -> No
         check_held(best, groups, [one.chosen(mask) for one, mask in zip(useful, affordable, strict=True)])
         bounds.append(solved.bound)
     # columns priced in one after the other end where all columns at once do, or at the ceiling
-    assert bounds[1] == pytest.approx(bounds[0], rel=1e-5) or min(bounds) >= ceiling_s * (1 - 1e-5)
+    whole, priced_in = (min(bound, ceiling_s) for bound in bounds)
+    assert priced_in == pytest.approx(whole, rel=1e-5)
 
 
 def relaxed(model: SplitModel, cuts: list[PathCut], branch: Branch) -> Solved:
