@@ -6,6 +6,7 @@ rows for two of them, and ``all``. A relative error is ``estimate / measured - 1
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -170,8 +171,8 @@ def _mean(values: np.ndarray) -> float | None:
 
 
 def _shortened(reason: str) -> str:
-    """A reason without the place it was found at, so that equal ones are counted together."""
-    return reason.split(": ", 1)[1] if reason.startswith("line ") and ": " in reason else reason
+    """A reason without its line, so that equal ones are counted together; the column stays."""
+    return re.sub(r"\bline \d+, ", "", reason)
 
 
 def _out_of_memory(judged: Sequence[Judged]) -> dict[str, int]:

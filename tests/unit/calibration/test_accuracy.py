@@ -33,11 +33,11 @@ def judged(time_s: float, *, fits: bool = True, **fields: str) -> Judged:
 
 def test_errors_are_estimate_over_measured() -> None:
     rows = accuracy_table(
-        [judged(1.1), judged(0.8), Judged(Run(3, {"split_hint": "a"}), None, "line 3, x: no")]
+        [judged(1.1), judged(0.8), Judged(Run(3, {"split_hint": "a"}), None, "line 3, heads: is required")]
     )
     assert [row.subset for row in rows] == ["a", "all"]
     row = rows[0]
-    assert (row.n, row.refused, row.refusals) == (3, 1, {"no": 1})
+    assert (row.n, row.refused, row.refusals) == (3, 1, {"heads: is required": 1})
     assert row.time_mape == pytest.approx(0.15)
     assert row.time_bias == pytest.approx(-0.05)
     assert row.memory_mape is None
