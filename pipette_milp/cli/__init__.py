@@ -52,6 +52,7 @@ def _application() -> Any:
         init,
         inspect,
         measuring,
+        proving,
         reporting,
         solve,
     )
@@ -93,7 +94,8 @@ def _application() -> Any:
     app.command("solve")(solve.solve)
     app.command("estimate")(inspect.estimate)
     app.command("simulate")(inspect.simulate)
-    app.command("verify")(inspect.verify)
+    app.command("verify")(proving.verify)
+    app.command("certify")(proving.certify)
     app.command("accuracy")(accuracy.accuracy)
     app.command("calibrate")(calibrate.calibrate)
     app.command("import")(importing.import_files)

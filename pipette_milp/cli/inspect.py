@@ -1,14 +1,13 @@
-"""Commands ``estimate``, ``simulate`` and ``verify``: looking at one configuration, plan or result."""
+"""Commands ``estimate`` and ``simulate``: looking at one configuration or plan."""
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipette_milp.cli.common import answer_only, check_writable, command, tell, warn
-from pipette_milp.errors import ExitCode, InputError
+from pipette_milp.cli.common import answer_only, check_writable, command, warn
+from pipette_milp.errors import InputError
 
 if TYPE_CHECKING:
     from pipette_milp.schema.instance import Instance
@@ -140,45 +139,3 @@ def _show(instance: Instance, evaluation: dict[str, Any], as_json: bool) -> None
         write_json_atomically("-", evaluation)
     else:
         print_evaluation(instance, evaluation)
-
-
-@command
-def verify(
-    instance: InstanceFile,
-    result: Annotated[str, typer.Argument(metavar="RESULT", help="What `solve -o` wrote.")],
-) -> None:
-    """Check what a result claims from instance and plan alone, without a solver.
-
-    Every claim is listed with how it was checked: recomputed, re-checked, or resting on a solver's word.
-    """
-    from pipette_milp.cli.inputs import read_instance_of
-    from pipette_milp.schema.result import SolveResult
-    from pipette_milp.schema.strict import parse_json, read_text, validate
-    from pipette_milp.verify import verify as run_verify
-
-    value = parse_json(read_text(result), result)
-    try:
-        loaded = validate(SolveResult, value, result)
-    except InputError as error:
-        if not (isinstance(value, dict) and {"instance_sha256", "termination"} <= set(value)):
-            raise
-        # a result, but one that cannot be: a bound above the objective, a negative gap
-        tell(f"error: {error}")
-        tell("verification failed")
-        sys.exit(ExitCode.VERIFICATION_FAILED)
-    try:
-        checked = read_instance_of(instance, loaded)
-    except InputError as error:
-        if "another instance" not in str(error):
-            raise
-        tell(f"error: {error}")
-        sys.exit(ExitCode.VERIFICATION_FAILED)
-    with answer_only():
-        report = run_verify(checked, loaded)
-    for claim in report.claims:
-        verdict = "ok    " if claim.ok else "FAILED"
-        detail = f": {claim.detail}" if claim.detail else ""
-        typer.echo(f"{verdict}  {claim.how:<10}  {claim.claim}{detail}")
-    if not report.ok:
-        tell("verification failed")
-        sys.exit(ExitCode.VERIFICATION_FAILED)

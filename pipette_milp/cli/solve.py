@@ -12,6 +12,7 @@ from pipette_milp.cli.common import answer_only, check_writable, command, tell, 
 from pipette_milp.errors import ExitCode, InputError
 
 if TYPE_CHECKING:
+    from pipette_milp.schema.instance import Instance
     from pipette_milp.schema.result import SolveResult
 
 
@@ -38,6 +39,10 @@ def solve(
         str | None,
         typer.Option(metavar="BANDWIDTH", help="What unmeasured node pairs attain, such as 15GB/s."),
     ] = None,
+    certificate: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Write proofs of the bound, which `verify` checks by arithmetic."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no summary.")] = False,
 ) -> None:
@@ -54,6 +59,9 @@ def solve(
         raise InputError(f"expected a share from 0 up to 1, such as 0.01, got {gap}", source="--gap")
     limit_s = seconds(time_limit, "--time-limit")
     check_writable(output)
+    check_writable(certificate)
+    if certificate == "-":
+        raise InputError("standard output is for the result; name a file", source="--certificate")
     checked = read_instance(instance, assume_missing)
     warn(checked.warnings)
     running = None if baseline is None else read_baseline(baseline, checked)
@@ -89,10 +97,25 @@ def solve(
         from pipette_milp.cli.summary import print_summary
 
         print_summary(checked, result)
+    if certificate is not None:
+        _certify(checked, result, certificate, threads, quiet=quiet)
     code = exit_code(result)
     if code is ExitCode.INTERRUPTED:
         tell("interrupted, nothing to show")
     sys.exit(code)
+
+
+def _certify(instance: Instance, result: SolveResult, path: str, threads: int | None, *, quiet: bool) -> None:
+    """Prove what the search found, after its answer is out."""
+    from pipette_milp.cli.proving import CERTIFICATE_LIMIT_S, certificate_of, write_certificate
+
+    if result.plan is None or result.lower_bound_s is None:
+        warn(["no certificate: nothing was proven"])
+        return
+    used = threads if threads is not None else int(str(result.settings["threads"]))
+    with answer_only(quiet=quiet):
+        found = certificate_of(instance, result, limit_s=CERTIFICATE_LIMIT_S, threads=used, quiet=quiet)
+    write_certificate(path, found, quiet=quiet)
 
 
 def checked_bandwidth(text: str) -> float:

@@ -59,6 +59,7 @@ def result_frame(result: SolveResult, table: ResultTable) -> pd.DataFrame:
                     "reason": record.reason,
                     "lower_bound_s": record.lower_bound_s,
                     "bound_kind": record.bound_kind,
+                    "bound_by": record.bound_by,
                     "best_s": record.best_s,
                 }
                 for record in result.configurations

@@ -107,6 +107,8 @@ class ConfigurationRecord(FrozenModel):
     reason: str = ""
     lower_bound_s: Seconds | None = None
     bound_kind: Literal["checked", "solver"] | None = None
+    bound_by: str | None = None
+    """What found the bound: closed form, enumeration, HiGHS, CP-SAT, or another solver's name."""
     best_s: Seconds | None = None
 
 

@@ -45,6 +45,8 @@ SEARCH_SHARE = 0.25
 SEARCH_SLICE_S = 2.0
 ENUMERATED = 20_000
 """Plans of a family that are enumerated where GPUs are told apart, by their upper limit: some seconds."""
+ENUMERATION = "enumeration"
+"""What the bound of a family rests on whose plans were all simulated."""
 BUILD_DEPTH = 2
 BUILD_LIMIT_S = 10.0
 BUILD_GAINS = (0.012, 0.004, 0.001)
@@ -91,7 +93,12 @@ class _Run:
     level: int = 0
     branches_s: dict[int, dict[BranchKey, float]] = field(default_factory=dict)
     """Per family what earlier answers proved about parts of it."""
+    time_factor: float = 1.0
+    """How many times its limit a bound job may take now."""
     depth: IntArray = field(init=False)
+    cut_short: IntArray = field(init=False)
+    """Per family the least depth at which an answer was ended by its time limit; len(DEPTH_LIMITS_S) for
+    none."""
     searched_s: np.ndarray = field(init=False)
     built: IntArray = field(init=False)
     """Per family the next of `BUILD_GAINS`."""
@@ -101,6 +108,7 @@ class _Run:
 
     def __post_init__(self) -> None:
         self.depth = np.zeros(len(self.state.families), dtype=np.int64)
+        self.cut_short = np.full(len(self.state.families), len(DEPTH_LIMITS_S))
         self.searched_s = np.zeros(len(self.state.families))
         self.built = np.zeros(len(self.state.families), dtype=np.int64)
         self.settled = np.zeros(len(self.state.families), dtype=bool)
@@ -151,6 +159,7 @@ class _Run:
         while self.question_gap > self.finest_gap and self.all_closed:
             self.level += 1
             self.depth = np.minimum(self.depth, 1)
+            self.cut_short[:] = len(DEPTH_LIMITS_S)
             self.settled[:] = False
 
     @property
@@ -168,7 +177,7 @@ class _Run:
         if self.state.limits.iterations is not None and self.jobs >= self.state.limits.iterations:
             return None
         busy = {job.family for job in pool.running}
-        bounding = self.next_bound(busy)
+        bounding = self.next_bound(busy) or self.next_longer(pool, busy)
         total = self.search_s + self.bound_s
         if bounding is None or (self.state.incumbent is not None and self.search_s < SEARCH_SHARE * total):
             searching = self.next_search(busy)
@@ -191,8 +200,24 @@ class _Run:
             if depth == EXACT_DEPTH and (arcs > EXACT_ARCS or tables.detail is not None):
                 self.depth[family] += 1
                 continue
-            return self.bound_job(family, depth, ceiling, DEPTH_LIMITS_S[depth], tag="bound")
+            limit = DEPTH_LIMITS_S[depth] * self.time_factor
+            return self.bound_job(family, depth, ceiling, limit, tag="bound")
         return None
+
+    def next_longer(self, pool: Pool, busy: set[int]) -> Job | None:
+        """Once every question was asked: those that more time could answer, with twice the time.
+
+        A question that is cut short (an enumeration on a busy machine) would else stay open for the rest of
+        the run.
+        """
+        again = (self.state.lower < self.ceiling_s) & (self.cut_short < len(DEPTH_LIMITS_S)) & ~self.settled
+        again[list(busy)] = False
+        if not again.any() or any(job.tag == "bound" for job in pool.running):
+            return None  # an answer on its way may still close what is open
+        self.time_factor *= 2.0
+        self.depth[again] = self.cut_short[again]
+        self.cut_short[again] = len(DEPTH_LIMITS_S)
+        return self.next_bound(busy)
 
     def next_search(self, busy: set[int]) -> Job | None:
         """A family whose bound leaves room and whose plan is near, little searched so far."""
@@ -251,6 +276,8 @@ class _Run:
             self.searched_s[family] += done.wall_s
         else:
             self.bound_s += done.wall_s
+            if done.error is not None or not done.value[0].exhausted:
+                self.cut_short[family] = min(self.cut_short[family], self.depth[family])
             self.depth[family] += 1
         if done.error is not None:
             state.warnings.append(f"{done.job.tag} of {state.name(family)}: {done.error}")
@@ -264,7 +291,8 @@ class _Run:
             if done.job.tag == "bound":
                 self.settled[family] = bound.closed
             self.branches_s[family] = bound.branches_s
-            state.raise_bound(family, bound.bound_s * scale, by_solver=True)
+            by_solver = bound.by != ENUMERATION
+            state.raise_bound(family, bound.bound_s * scale, by_solver=by_solver, by=bound.by)
 
 
 def _load_kernels(tables: CostTables) -> None:
@@ -342,8 +370,8 @@ def enumerate_job(evaluator: Evaluator, ceiling_s: float, time_limit_s: float) -
             best_s, best = value, candidate
         if time.monotonic() > deadline:
             plans = [] if best is None else [(best_s, best)]
-            return FamilyBound(0.0, False, exhausted=False), plans
-    return FamilyBound(best_s, True), [] if best is None else [(best_s, best)]
+            return FamilyBound(0.0, False, by=ENUMERATION, exhausted=False), plans
+    return FamilyBound(best_s, True, by=ENUMERATION), [] if best is None else [(best_s, best)]
 
 
 def exact_job(
@@ -362,6 +390,7 @@ def exact_job(
     if known is not None:
         cells = tuple(tuple(int(node) for node in row) for row in known.node_of_cell)
         incumbent = ModelPlan(0, tuple(int(v) for v in known.layers), cells)
+    started = time.monotonic()
     outcome = solve_joint(
         [replace(tables, gpu_level=None)],  # by nodes: a relaxation where GPUs are told apart
         backend="cpsat",
@@ -383,7 +412,9 @@ def exact_job(
     bound = min(outcome.lower_bound_s, ceiling_s)
     # nothing is left below the ceiling, or below the plan found there; the bound is lowered by a margin
     least_s = min(ceiling_s, math.inf if outcome.simulated_s is None else outcome.simulated_s)
-    return FamilyBound(bound, bound >= least_s * (1 - 2 * SAFETY)), plans
+    closed = bound >= least_s * (1 - 2 * SAFETY)
+    late = time.monotonic() - started > 0.9 * time_limit_s
+    return FamilyBound(bound, closed, by="CP-SAT", exhausted=closed or not late), plans
 
 
 def search_job(tables: CostTables, *, start: Candidate, time_limit_s: float, seed: int) -> tuple[None, Plans]:

@@ -47,14 +47,15 @@ for a group without the row."""
 
 
 @dataclass(frozen=True)
-class _ContentRow:
+class ContentRow:
     """A row's coefficients for all contents there may ever be."""
 
     index: int
     pair: tuple[int, int]
     """The two stages (or `Contents.rings_column`) that a coefficient depends on."""
+    coefficient: Coefficient
     tables: list[Array | None]
-    """Per group over `Contents.grid`."""
+    """Per group over `Contents.grid`: what `coefficient` gives there."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,8 @@ class ContentColumns(SplitModel):
     Args:
         listed: per group what a node of it may hold.
         priced: start from few contents and price the others in; False takes all listed.
+        elastic: nodes may stay empty and cells be nowhere, as where contents are priced, also where all are
+            taken at once: the relaxation then has a solution and duals.
     """
 
     def __init__(
@@ -91,13 +94,15 @@ class ContentColumns(SplitModel):
         listed: list[Contents],
         *,
         priced: bool,
+        elastic: bool = False,
     ) -> None:
         super().__init__(tables, ceiling_s, low, high)
         self.ceiling_s = ceiling_s
         self.groups = groups
         self.listed = listed
         self.priced = priced and sum(len(one) for one in listed) > ALL_AT_ONCE
-        self._content_rows: list[_ContentRow] = []
+        self.elastic = elastic or self.priced
+        self.content_rows: list[ContentRow] = []
         self._inside = [np.zeros(len(one), dtype=bool) for one in listed]
         self.contents: list[Contents] = []
         """Per group those that have a column."""
@@ -110,7 +115,7 @@ class ContentColumns(SplitModel):
             inside[first] = True
             self.contents.append(one.chosen(first))
             self.count.append(self.columns(len(first), 0.0, self._most_nodes(group), integer=True))
-        if self.priced:
+        if self.elastic:
             # what the columns of now cannot attain, those to come may
             for column in (self.total, self.step_start, self.slowest_step, *self.finish):
                 self.set_bounds(int(column), 0.0, INFINITY)
@@ -118,7 +123,7 @@ class ContentColumns(SplitModel):
     def _most_nodes(self, group: Group) -> float:
         """Upper bound of a content's column. Where contents are priced, the number of nodes is left to their
         row: a bound that is met would have a dual of its own, which `relax` does not count."""
-        return INFINITY if self.priced else float(len(group.nodes))
+        return INFINITY if self.elastic else float(len(group.nodes))
 
     def content_row(
         self,
@@ -138,7 +143,7 @@ class ContentColumns(SplitModel):
             if table is not None:
                 many.append((self.count[g], content.look_up(pair, table)))
         index = self.row(terms, many, at_least=at_least, at_most=at_most)
-        self._content_rows.append(_ContentRow(index, pair, tables))
+        self.content_rows.append(ContentRow(index, pair, coefficient, tables))
         return index
 
     def reduced_costs(self, row_duals: Array, groups_contents: list[Contents]) -> list[Array]:
@@ -147,7 +152,7 @@ class ContentColumns(SplitModel):
         reduced = []
         for g, listed in enumerate(groups_contents):
             by_pair: dict[tuple[int, int], Array] = {}
-            for row in self._content_rows:
+            for row in self.content_rows:
                 table, dual = row.tables[g], float(row_duals[row.index])
                 if table is not None and dual != 0.0:
                     by_pair[row.pair] = by_pair.get(row.pair, 0.0) - dual * table
@@ -223,7 +228,7 @@ class ContentColumns(SplitModel):
         contents = listed.chosen(entering)
         rows = [
             (row.index, contents.look_up(row.pair, table))
-            for row in self._content_rows
+            for row in self.content_rows
             if (table := row.tables[g]) is not None
         ]
         most = self._most_nodes(self.groups[g])

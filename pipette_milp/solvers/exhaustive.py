@@ -45,7 +45,7 @@ def exhaustive(state: SearchState) -> None:
             if value < best:
                 best = value
                 state.offer(family, value, candidate, state.name(family))
-        state.raise_bound(family, best * float(state.scale[family]), by_solver=False)
+        state.raise_bound(family, best * float(state.scale[family]), by_solver=False, by="enumeration")
 
 
 def candidates(evaluator: Evaluator) -> Iterator[Candidate]:

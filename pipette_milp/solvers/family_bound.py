@@ -61,6 +61,8 @@ class FamilyBound:
     """Where to look for a plan, from the pattern model only."""
     branches_s: dict[BranchKey, float] = field(default_factory=dict)
     """What is proven about parts of the layer splits; to be handed to the next call for this family."""
+    by: str = "HiGHS"
+    """What a bound above the cheap one rests on."""
     exhausted: bool = True
     """False when the time limit ended it: more time could lift the bound."""
 
@@ -188,15 +190,21 @@ def _most_within(tables: CostTables, work_s: float, high: IntArray) -> IntArray:
     return np.asarray(np.minimum(high, fitting), dtype=np.int64)
 
 
+def busy_layers(tables: CostTables, low: IntArray, high: IntArray) -> IntArray:
+    """[V] layers from which a virtual stage works as long as the best split's busiest stage must."""
+    per_layer, extra = _work(tables)
+    quotient = (least_busiest_s(tables, low, high) - extra) / per_layer
+    return np.asarray(np.ceil(quotient - ROUNDING), dtype=np.int64)
+
+
 def busiest_branches(tables: CostTables, low: IntArray, high: IntArray) -> list[Branch]:
     """All splits within the bounds, by their first stage with at least the least busiest stage's work.
 
     Whole layers make the busiest stage longer than the mean, by 20 % with 4 layers a stage. A relaxation over
     fractional layers does not see that; in each branch it does.
     """
-    per_layer, extra = _work(tables)
     # most layers that stay below the least busiest work; what is less than ROUNDING below it counts as equal
-    needed = np.ceil((least_busiest_s(tables, low, high) - extra) / per_layer - ROUNDING).astype(np.int64)
+    needed = busy_layers(tables, low, high)
     below = np.minimum(high, needed - 1)
     branches = []
     for j in range(tables.num_virtual_stages):
@@ -369,8 +377,8 @@ class _Search:
         """Prices with the least end of every stage and the least start of the step in a branch."""
         self.cuts.busiest(model, branch)
         left = max(0.01, self.deadline - time.monotonic())
-        ends = [model.least(int(column), time_limit_s=left) for column in model.finish]
-        start_s = max(0.0, model.least(model.step_start, time_limit_s=left))
+        ends = [model.least(int(column), time_limit_s=left).bound for column in model.finish]
+        start_s = max(0.0, model.least(model.step_start, time_limit_s=left).bound)
         return replace(prices, start_s=start_s, finish_s=np.maximum(0.0, ends))
 
     def relax_all(self, model: SplitModel, branches: list[Branch], *, timed: bool = False) -> list[_Open]:

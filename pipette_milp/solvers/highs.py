@@ -10,7 +10,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,32 @@ class Solved:
     column_duals: Array | None = None
     """Reduced costs, of a relaxation only."""
     row_duals: Array | None = None
+
+
+@dataclass(frozen=True)
+class ModelArrays:
+    """``row_lower <= matrix x <= row_upper`` and ``column_lower <= x <= column_upper``, minimising
+    ``cost x``; bounds beyond `INFINITY` are none."""
+
+    cost: Array
+    column_lower: Array
+    column_upper: Array
+    row_lower: Array
+    row_upper: Array
+    entry_row: IntArray
+    """Of every entry of the matrix that is not zero, row by row."""
+    entry_column: IntArray
+    entry: Array
+
+    def bounded(self, column_upper: Array) -> ModelArrays:
+        """With other upper bounds of the columns."""
+        return replace(self, column_upper=column_upper)
+
+    def minimising(self, column: int) -> ModelArrays:
+        """With one column for the objective."""
+        cost = np.zeros(len(self.cost))
+        cost[column] = 1.0
+        return replace(self, cost=cost)
 
 
 NOTHING = Solved(False, -float("inf"), None)
@@ -74,6 +100,10 @@ class Model:
     @property
     def num_columns(self) -> int:
         return len(self._lower)
+
+    @property
+    def num_rows(self) -> int:
+        return len(self._rows)
 
     def column_lower(self, index: int) -> float:
         """Lower bound of a variable."""
@@ -195,13 +225,13 @@ class Model:
             self._relaxation.addRow(lower, upper, len(indices), indices.astype(np.int32), values)
         self._relaxation_rows = len(self._rows)
 
-    def least(self, index: int, *, time_limit_s: float) -> float:
-        """A safe lower bound of one variable in the relaxation solved last; -inf if there is none."""
+    def least(self, index: int, *, time_limit_s: float) -> Solved:
+        """The least value of one variable in the relaxation solved last: a safe bound and its duals."""
         import highspy
 
         highs = self._relaxation
         if highs is None:
-            return -float("inf")
+            return NOTHING
         self._pass_new_rows()
         for column, cost in enumerate(self._cost):
             if cost:
@@ -209,13 +239,17 @@ class Model:
         highs.changeColCost(index, 1.0)
         highs.setOptionValue("time_limit", highs.getRunTime() + max(0.01, time_limit_s))
         _run(highs)
-        solved = highs.getModelStatus() == highspy.HighsModelStatus.kOptimal
-        value = _safe(float(highs.getInfo().objective_function_value)) if solved else -float("inf")
+        answer = NOTHING
+        if highs.getModelStatus() == highspy.HighsModelStatus.kOptimal:
+            solution = highs.getSolution()
+            value = _safe(float(highs.getInfo().objective_function_value))
+            duals = np.array(solution.col_dual), np.array(solution.row_dual)
+            answer = Solved(False, value, np.array(solution.col_value), *duals)
         highs.changeColCost(index, self._cost[index])
         for column, cost in enumerate(self._cost):
             if cost:
                 highs.changeColCost(column, cost)
-        return value
+        return answer
 
     def minimise(self, *, time_limit_s: float, gap: float) -> Solved:
         """Minimise with integrality, one thread; stops at the relative ``gap``."""
@@ -242,6 +276,19 @@ class Model:
             bound = -float("inf")
         found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
         return Solved(False, _safe(bound), np.array(highs.getSolution().col_value) if found else None)
+
+    def arrays(self) -> ModelArrays:
+        """Columns and rows as they are now, for whoever wants to do without a solver."""
+        return ModelArrays(
+            cost=np.array(self._cost),
+            column_lower=np.array(self._lower),
+            column_upper=np.array(self._upper),
+            row_lower=np.array([row[0] for row in self._rows]),
+            row_upper=np.array([row[1] for row in self._rows]),
+            entry_row=np.repeat(np.arange(len(self._rows)), [len(row[2]) for row in self._rows]),
+            entry_column=np.concatenate([np.zeros(0, dtype=np.int64), *[row[2] for row in self._rows]]),
+            entry=np.concatenate([np.zeros(0), *[row[3] for row in self._rows]]),
+        )
 
     def _pass(self, highspy: Any, *, integer: bool) -> Any:
         highs = new_highs()

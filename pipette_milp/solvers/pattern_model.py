@@ -38,7 +38,6 @@ from pipette_milp.cost.tables import CostTables
 from pipette_milp.solvers.content_columns import MISSING_COST, Coefficient, ContentColumns, of_group
 from pipette_milp.solvers.contents import Contents
 from pipette_milp.solvers.group_links import Group, GroupLinks
-from pipette_milp.solvers.highs import INFINITY
 from pipette_milp.solvers.relaxed import best_embedding_s, crossing_s
 
 CARD_TOLERANCE = 1e-5
@@ -83,7 +82,7 @@ class PatternModel(ContentColumns):
     Args:
         groups: a partition of the nodes, equal slots inside each.
         listed: per group what a node of it may hold.
-        priced: see `ContentColumns`.
+        priced, elastic: see `ContentColumns`.
     """
 
     def __init__(
@@ -96,8 +95,9 @@ class PatternModel(ContentColumns):
         listed: list[Contents],
         *,
         priced: bool = False,
+        elastic: bool = False,
     ) -> None:
-        super().__init__(tables, ceiling_s, low, high, groups, listed, priced=priced)
+        super().__init__(tables, ceiling_s, low, high, groups, listed, priced=priced, elastic=elastic)
         self.links = GroupLinks(tables, groups)
         self._pairs_left: dict[tuple[int, int], _Pair] = {}
         self.met: list[tuple[int, int]] = []
@@ -125,14 +125,14 @@ class PatternModel(ContentColumns):
         self.cells = np.zeros((tables.pipeline, len(self.groups)), dtype=np.int64)
         for g, group in enumerate(self.groups):
             number = float(len(group.nodes))
-            idle = [(self.column(0.0, number), 1.0)] if self.priced else []
+            idle = [(self.column(0.0, number), 1.0)] if self.elastic else []
             one_each = of_group(g, lambda held, _: np.ones(len(held)))
             self.content_row(idle, (0, 0), one_each, at_least=number, at_most=number)
             for s in range(tables.pipeline):
                 room = float(min(tables.data, len(group.nodes) * group.slots))
                 self.cells[s, g] = cells = self.column(0.0, room)
                 terms = [(cells, -1.0)]
-                if self.priced:
+                if self.elastic:
                     terms.append((self.column(0.0, room, cost=MISSING_COST), 1.0))
                 held = of_group(g, lambda held, _: held.astype(float))
                 self.content_row(terms, (s, s), held, at_least=0.0, at_most=0.0)
@@ -215,8 +215,9 @@ class PatternModel(ContentColumns):
         largest = self.column(0.0, 1.0)
         products, at_most = [], []
         for r in range(tables.pipeline):
-            w, product = self.column(0.0, 1.0), self.column(0.0, INFINITY)
             extra = per_byte * float(self.base.bytes_extra[r])
+            most_s = per_layer * float(self.high_of_stage[r]) + extra
+            w, product = self.column(0.0, 1.0), self.column(0.0, most_s)
             pair = _Pair(
                 s,
                 r,
@@ -224,7 +225,7 @@ class PatternModel(ContentColumns):
                 product,
                 largest,
                 low_s=per_layer * float(self.low_of_stage[r]) + extra,
-                high_s=per_layer * float(self.high_of_stage[r]) + extra,
+                high_s=most_s,
                 per_layer_s=per_layer,
                 extra_s=extra,
             )

@@ -234,6 +234,7 @@ def _records(state: SearchState) -> tuple[ConfigurationRecord, ...]:
                 reason=reason,
                 lower_bound_s=bound if state.proves else None,
                 bound_kind=("solver" if state.by_solver[family] else "checked") if state.proves else None,
+                bound_by=state.bound_by[family] if state.proves else None,
                 best_s=best,
             )
         )

@@ -31,6 +31,8 @@ class Progress:
     message: str = ""
 
 
+CLOSED_FORM = "closed form"
+"""Of a bound: best links and the work of the stages, without any solver."""
 WORTH_ARRANGING = 0.05
 """How far behind the incumbent a plan may be, by the estimate of its best GPUs, for these to be searched."""
 
@@ -74,6 +76,8 @@ class SearchState:
         self.lower = np.array([floor_bound_s(tables) for tables in self.families]) * self.scale
         self.by_solver = np.zeros(len(self.families), dtype=bool)
         """Whether the bound of a family rests on a solver's word."""
+        self.bound_by = [CLOSED_FORM] * len(self.families)
+        """What the bound of a family was found with."""
         self.best_s = np.full(len(self.families), math.inf)
         self.best: list[Candidate | None] = [None] * len(self.families)
         self.incumbent: int | None = None
@@ -134,13 +138,14 @@ class SearchState:
         self.tell(message)
         return True
 
-    def raise_bound(self, family: int, bound_s: float, *, by_solver: bool) -> None:
-        """A bound of one family, scaled."""
+    def raise_bound(self, family: int, bound_s: float, *, by_solver: bool, by: str) -> None:
+        """A bound of one family, scaled, and what found it."""
         if bound_s <= self.lower[family]:
             return
         before = self.bound_s
         self.lower[family] = bound_s
-        self.by_solver[family] = self.by_solver[family] or by_solver
+        self.by_solver[family] = by_solver
+        self.bound_by[family] = by
         if self.bound_s > before * (1 + 1e-9):
             self.tell()
 

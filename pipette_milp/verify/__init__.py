@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from types import ModuleType
 
+from pipette_milp.certificates import Certificate
 from pipette_milp.cost.build import CostModel
 from pipette_milp.schema.instance import Instance
 from pipette_milp.schema.result import SolveResult
@@ -22,13 +23,15 @@ from pipette_milp.verify.space_claims import space_claims
 __all__ = ["TOLERANCE", "Claim", "Report", "verify"]
 
 
-def verify(instance: Instance, result: SolveResult) -> Report:
+def verify(instance: Instance, result: SolveResult, certificate: Certificate | None = None) -> Report:
     """Check every claim of a result.
 
     A result of another instance fails with that one claim: nothing else in it could be judged.
 
     Args:
         instance: with unmeasured pairs filled as they were for the solve (``settings``).
+        certificate: proofs of the lower bound (`pipette_milp.certificates.certify`). Without one, proofs of
+            the smaller configurations are written here, as far as that is quick, and checked all the same.
     """
     digest = instance.sha256()
     same = digest == result.instance_sha256
@@ -40,6 +43,9 @@ def verify(instance: Instance, result: SolveResult) -> Report:
     )
     if not same:
         return Report((named,))
+    if certificate is not None and certificate.instance_sha256 != digest:
+        fault = f"it names {certificate.instance_sha256[:12]}, this instance is {digest[:12]}"
+        return Report((named, Claim("certificate: of this instance", "recomputed", False, fault)))
     costs = CostModel.of(instance)
     space = enumerate_space(costs)
     return Report(
@@ -47,7 +53,7 @@ def verify(instance: Instance, result: SolveResult) -> Report:
             named,
             *plan_claims(costs, space, result),
             *proof_claims(costs, result),
-            *space_claims(costs, space, result),
+            *space_claims(costs, space, result, certificate),
         )
     )
 
@@ -56,8 +62,10 @@ class _CallableModule(ModuleType):
     """Calling the package calls its function: the public name ``pipette_milp.verify`` is the function, but
     Python binds it to the package as soon as that has been imported."""
 
-    def __call__(self, instance: Instance, result: SolveResult) -> Report:
-        return verify(instance, result)
+    def __call__(
+        self, instance: Instance, result: SolveResult, certificate: Certificate | None = None
+    ) -> Report:
+        return verify(instance, result, certificate)
 
 
 sys.modules[__name__].__class__ = _CallableModule

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pipette_milp.errors import VerificationError
@@ -27,6 +27,8 @@ class Claim:
     """recomputed: from instance and plan; re-checked: a bound derived again; solver: a solver's word."""
     ok: bool
     detail: str = ""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Of bounds: how many configurations stand on which ground."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,22 @@ class Report:
     def failed(self) -> tuple[Claim, ...]:
         """Those that do not hold."""
         return tuple(claim for claim in self.claims if not claim.ok)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "ok": self.ok,
+            "claims": [
+                {
+                    "claim": claim.claim,
+                    "how": claim.how,
+                    "ok": claim.ok,
+                    "detail": claim.detail,
+                    "counts": dict(claim.counts),
+                }
+                for claim in self.claims
+            ],
+        }
 
     def require(self) -> None:
         """Refuse a result that claims something wrong.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
-from pipette_milp.certificates import LINEAR_PROGRAM_TASKS, NO_PLAN_S, Ground, recheck_bounds
+from pipette_milp.certificates import NO_PLAN_S, PROVEN_TASKS, Certificate, Ground, recheck_bounds
 from pipette_milp.cost.build import CostModel
 from pipette_milp.cost.tables import CostTables
 from pipette_milp.legality import illegalities
@@ -15,7 +16,7 @@ from pipette_milp.schema.plan import Configuration
 from pipette_milp.schema.result import OPTIMAL_GAP, ConfigurationRecord, SolveResult
 from pipette_milp.search_space import SearchSpace
 from pipette_milp.verify.claims import MOST_NAMED, TOLERANCE, Claim, close, judged
-from pipette_milp.verify.families import family_key, per_sequence_s, short_name
+from pipette_milp.verify.families import family_key, family_key_of, per_sequence_s, short_name
 
 
 class Entry(NamedTuple):
@@ -26,7 +27,9 @@ class Entry(NamedTuple):
     record: ConfigurationRecord
 
 
-def space_claims(costs: CostModel, space: SearchSpace, result: SolveResult) -> Iterator[Claim]:
+def space_claims(
+    costs: CostModel, space: SearchSpace, result: SolveResult, certificate: Certificate | None
+) -> Iterator[Claim]:
     """Records against the space enumerated again, then the bounds."""
     if not result.configurations and result.plan is None and result.lower_bound_s is None and space.families:
         return  # interrupted before the search began: nothing is claimed about the space
@@ -50,13 +53,19 @@ def space_claims(costs: CostModel, space: SearchSpace, result: SolveResult) -> I
         targets = _targets_s(possible, result)
         lower = _least_bound_faults(possible, targets)
         yield judged("lower_bound_s: no configuration has a lower one", lower)
-        # each record's own bound may be far above that of the space: linear programs are kept for the latter
+        # each record's own bound may be far above that of the space: proofs are kept for the latter
         own = [entry.record.lower_bound_s or 0.0 for entry in possible]
-        yield _grounds_claim("configurations: lower_bound_s of each", possible, own, linear_program_tasks=0)
-        yield _grounds_claim("lower_bound_s: no plan of any configuration is faster", possible, targets)
+        yield _grounds_claim("configurations: lower_bound_s of each", possible, own, proven_tasks=0)
+        yield _grounds_claim(
+            "lower_bound_s: no plan of any configuration is faster",
+            possible,
+            targets,
+            certificate,
+            proven_tasks=PROVEN_TASKS if certificate is None else 0,
+        )
     if infeasible:
         targets = [NO_PLAN_S] * len(infeasible)
-        yield _grounds_claim("infeasible configurations have no plan", infeasible, targets)
+        yield _grounds_claim("infeasible configurations have no plan", infeasible, targets, proven_tasks=0)
 
 
 def _membership_faults(costs: CostModel, space: SearchSpace, result: SolveResult) -> list[str]:
@@ -149,27 +158,45 @@ def _grounds_claim(
     claim: str,
     entries: list[Entry],
     targets_s: list[float],
+    certificate: Certificate | None = None,
     *,
-    linear_program_tasks: int = LINEAR_PROGRAM_TASKS,
+    proven_tasks: int,
 ) -> Claim:
     """Every target with the ground it stands on."""
-    rechecks = recheck_bounds(
-        [entry.tables for entry in entries], targets_s, linear_program_tasks=linear_program_tasks
-    )
-    names = [short_name(entry.configuration) for entry in entries]
-    refuted = [
-        f"{name} has a plan of {recheck.refuting_s!r} s"
-        for name, recheck in zip(names, rechecks, strict=True)
-        if recheck.ground is Ground.REFUTED
+    keys = [family_key(entry.configuration) for entry in entries]
+    proofs = {} if certificate is None else {family_key_of(proof): proof for proof in certificate.proofs}
+    faults = [
+        f"{count} proofs of one configuration"
+        for count in Counter(map(family_key_of, certificate.proofs if certificate else ())).values()
+        if count > 1
     ]
-    counts = Counter(recheck.ground for recheck in rechecks)
-    carrying = (Ground.ARITHMETIC, Ground.LINEAR_PROGRAM, Ground.ENUMERATION)
-    parts = [f"{counts[ground]} by {ground}" for ground in carrying if counts[ground]]
-    left = [name for name, recheck in zip(names, rechecks, strict=True) if recheck.ground is Ground.NONE]
-    if left:
-        more = f" and {len(left) - MOST_NAMED} more" if len(left) > MOST_NAMED else ""
-        parts.append(f"{len(left)} rest on the solver's word: {', '.join(left[:MOST_NAMED])}{more}")
-    return judged(claim, refuted, "; ".join(parts), how="solver" if left else "re-checked")
+    rechecks = recheck_bounds(
+        [entry.tables for entry in entries],
+        targets_s,
+        {index: proofs[key] for index, key in enumerate(keys) if key in proofs},
+        proven_tasks=proven_tasks,
+    )
+    words: list[str] = []
+    counts: Counter[str] = Counter()
+    for entry, recheck in zip(entries, rechecks, strict=True):
+        name = short_name(entry.configuration)
+        if recheck.ground is Ground.REFUTED:
+            faults.append(f"{name} has a plan of {recheck.refuting_s!r} s")
+        elif recheck.ground is Ground.UNPROVEN:
+            faults.append(f"{name}: its proof fails, {recheck.fault}")
+        elif recheck.ground is Ground.NONE:
+            words.append(name)
+            counts[f"the word of {entry.record.bound_by or 'a solver'}"] += 1
+        else:
+            counts[str(recheck.ground)] += 1
+    parts = [f"{count} by {ground}" for ground, count in counts.items() if not ground.startswith("the word")]
+    parts += [f"{count} on {ground}" for ground, count in counts.items() if ground.startswith("the word")]
+    detail = "; ".join(parts)
+    if words:
+        more = f" and {len(words) - MOST_NAMED} more" if len(words) > MOST_NAMED else ""
+        detail += f": {', '.join(words[:MOST_NAMED])}{more}"
+    judgement = judged(claim, faults, detail, how="solver" if words else "re-checked")
+    return replace(judgement, counts=dict(counts))
 
 
 def _targets_s(entries: list[Entry], result: SolveResult) -> list[float]:

@@ -14,7 +14,7 @@ from pipette_milp.cost.tables import CostTables
 from pipette_milp.schema.instance import Instance
 from pipette_milp.schema.result import SolveResult, Termination
 from pipette_milp.search_space import enumerate_space
-from pipette_milp.solvers import solve
+from pipette_milp.solvers import branch_and_bound, solve
 from pipette_milp.solvers.evaluation import Candidate, Evaluator
 from pipette_milp.solvers.exhaustive import candidate_count, candidates, layer_splits
 from pipette_milp.verify import verify
@@ -107,6 +107,14 @@ def check_solver(seed: int, solver: str) -> None:
 @pytest.mark.parametrize(("solver", "seed"), [(solver, seed) for solver in SEEDS for seed in SEEDS[solver]])
 def test_solvers_find_the_optimum_of_enumeration(solver: str, seed: int) -> None:
     check_solver(seed, solver)
+
+
+def test_a_question_that_its_time_limit_ended_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine an enumeration was cut short at every depth; the search gave up with time left."""
+    monkeypatch.setattr(branch_and_bound, "DEPTH_LIMITS_S", (1e-3,) * len(branch_and_bound.DEPTH_LIMITS_S))
+    instance, best = oracle(39)
+    result = solve(instance, solver="branch-and-bound", gap=0.0, threads=1, time_limit_s=LIMIT_S)
+    assert result.termination == best.termination == Termination.OPTIMAL
 
 
 @pytest.mark.slow

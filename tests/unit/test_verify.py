@@ -427,15 +427,15 @@ def test_grounds_of_bounds(problem: Instance) -> None:
     families = enumerate_space(CostModel.of(problem)).families
     trivial = recheck_bounds(families, [1e-6] * len(families))
     assert {one.ground for one in trivial} == {Ground.ARITHMETIC}
-    refuted = recheck_bounds(families, [1e3] * len(families), linear_program_tasks=0)
+    refuted = recheck_bounds(families, [1e3] * len(families), proven_tasks=0)
     assert {one.ground for one in refuted} == {Ground.REFUTED}
     assert all(one.refuting_s is not None and 0 < one.refuting_s < 1 for one in refuted)
-    nothing = recheck_bounds(families, [1e3] * len(families), linear_program_tasks=0, enumerated_plans=0)
+    nothing = recheck_bounds(families, [1e3] * len(families), proven_tasks=0, enumerated_plans=0)
     assert {one.ground for one in nothing} == {Ground.NONE}
 
 
 def test_no_ground_carries_more_than_the_best_plan(problem: Instance, answer: Document) -> None:
-    """Linear programs alone: whatever they carry, no plan undercuts."""
+    """Proofs alone: whatever they carry, no plan undercuts."""
     by_degrees = {
         json.dumps(
             {**record["configuration"], "stages": None, "layers_per_stage": None}, sort_keys=True
@@ -456,7 +456,7 @@ def test_no_ground_carries_more_than_the_best_plan(problem: Instance, answer: Do
     above = recheck_bounds(families, [value * 1.0001 for value in best], enumerated_plans=0)
     assert {one.ground for one in above} == {Ground.NONE}
     below = recheck_bounds(families, [value * 0.8 for value in best], enumerated_plans=0)
-    assert Ground.LINEAR_PROGRAM in {one.ground for one in below}
+    assert Ground.DUALS in {one.ground for one in below}
     assert {
         one.ground for one in recheck_bounds(families, [NO_PLAN_S] * len(families), enumerated_plans=0)
     } == {Ground.NONE}

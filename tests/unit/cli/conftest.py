@@ -170,12 +170,13 @@ def fake_estimate(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def fake_verify(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     control: dict[str, Any] = {"ok": True}
 
-    def verify(instance: Any, result: Any) -> Any:
+    def verify(instance: Any, result: Any, certificate: Any) -> Any:
+        control["certificate"] = certificate
         claims = [
             SimpleNamespace(claim="simulated_s", how="recomputed", ok=control["ok"], detail="1.05 s"),
             SimpleNamespace(claim="lower_bound_s", how="solver", ok=True, detail=""),
         ]
-        return SimpleNamespace(claims=claims, ok=control["ok"])
+        return SimpleNamespace(claims=claims, ok=control["ok"], to_dict=lambda: {"ok": control["ok"]})
 
     monkeypatch.setitem(sys.modules, "pipette_milp.verify", SimpleNamespace(verify=verify))
     return control

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pipette_milp.certificates import Certificate
 from pipette_milp.schema.instance import load_instance
 from pipette_milp.schema.output import write_json_atomically, write_text_atomically
 from tests.conftest import REPOSITORY
@@ -177,6 +178,33 @@ def test_verify_lists_every_claim(run: Run, fake_verify: dict[str, Any], tmp_pat
     assert outcome.code == 5
     assert "FAILED  recomputed" in outcome.out
     assert "verification failed" in outcome.err
+
+
+def test_verify_as_json_with_a_certificate(run: Run, fake_verify: dict[str, Any], tmp_path: Path) -> None:
+    instance = load_instance(TINY)
+    result, proofs = tmp_path / "result.json", tmp_path / "proofs.json"
+    write_text_atomically(result, result_for(instance).to_json())
+    certificate = Certificate(
+        instance_sha256=instance.sha256(), lower_bound_s=1.0, global_batch_size=8, proofs=()
+    )
+    write_text_atomically(proofs, certificate.to_json())
+    outcome = run("verify", TINY, result, "--certificate", proofs, "--json")
+    assert (outcome.code, json.loads(outcome.out)) == (0, {"ok": True})
+    assert fake_verify["certificate"] == certificate
+    proofs.write_text(proofs.read_text().replace('"proofs"', '"prooofs"'))
+    outcome = run("verify", TINY, result, "--certificate", proofs)
+    assert outcome.code == 2
+    assert "prooofs" in outcome.err
+
+
+def test_certify_needs_a_bound(run: Run, tmp_path: Path) -> None:
+    result = tmp_path / "result.json"
+    document = json.loads(result_for(load_instance(TINY), termination="LIMIT").to_json())
+    write_json_atomically(result, {**document, "lower_bound_s": None, "gap": None})
+    outcome = run("certify", TINY, result, "-o", tmp_path / "proofs.json")
+    assert outcome.code == 2
+    assert "no lower bound" in outcome.err
+    assert run("certify", TINY, result, "-o", tmp_path / "nowhere" / "proofs.json").code == 2
 
 
 def test_verify_of_a_file_that_is_no_result(run: Run, fake_verify: dict[str, Any], tmp_path: Path) -> None:

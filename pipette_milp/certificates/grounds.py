@@ -1,35 +1,38 @@
 """Lower bounds of families derived again, the cheapest argument first.
 
-A target is a time that every plan of a family is claimed to take at least. Three grounds can carry it:
+A target is a time that every plan of a family is claimed to take at least. These grounds can carry it:
 
 arithmetic      `floor_bound_s`, or `tightened_layers`: within the target there is no room for all layers
-linear program  `bound_family` without node groups: layer splits, best links, path cuts. HiGHS solves the LPs,
-                so this ground trusts an LP solver, though not the search that claimed the bound
 enumeration     all plans of a tiny family simulated
+dual values     a proof (`pipette_milp.certificates.proof`), given or written here, whose value is computed
+                without a solver
 
 What none of them reaches is left to the word of the solver that claimed it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
 
+from pipette_milp.certificates.check import UnprovenError, check_proof
+from pipette_milp.certificates.produce import prove
+from pipette_milp.certificates.proof import Proof
 from pipette_milp.cost.tables import CostTables
 from pipette_milp.solvers.evaluation import Evaluator
 from pipette_milp.solvers.exhaustive import candidate_count, candidates
-from pipette_milp.solvers.family_bound import bound_family, floor_bound_s, tightened_layers
+from pipette_milp.solvers.family_bound import floor_bound_s, tightened_layers
 
 NO_PLAN_S = 1e9
 """Target that stands for "there is no plan", seconds: longer than any iteration (30 years)."""
-LINEAR_PROGRAM_TASKS = 20_000
-"""Linear programs are tried, families with few tasks (virtual stages x micro-batches) first, up to this many
-tasks together: 2 to 5 s on one core on the 16-node instances, where arithmetic leaves 60 to 266 of 845
-families and this takes in all but 48 of them at worst."""
-LINEAR_PROGRAM_LIMIT_S = 2.0
-"""For one family; 10 times the slowest measured."""
+PROVEN_TASKS = 20_000
+"""Proofs are written here, of families with few tasks (virtual stages x micro-batches) first, up to this many
+tasks together."""
+PROOF_LIMIT_S = 5.0
+"""For one family."""
 ENUMERATED_PLANS = 5_000
 """Plans simulated in all, families with few plans first: about 1 s for tiny instances."""
 ROUNDING = 1e-9
@@ -39,12 +42,14 @@ ROUNDING = 1e-9
 class Ground(StrEnum):
     """What carries a bound."""
 
-    ARITHMETIC = "arithmetic"
-    LINEAR_PROGRAM = "linear program (HiGHS)"
+    ARITHMETIC = "closed form"
+    DUALS = "dual values"
     ENUMERATION = "enumeration"
-    NONE = "the solver's word"
+    NONE = "a solver's word"
     REFUTED = "refuted"
     """A plan of the family is faster than the target."""
+    UNPROVEN = "unproven"
+    """The certificate has a proof, which does not show it."""
 
 
 @dataclass(frozen=True)
@@ -54,20 +59,24 @@ class Recheck:
     ground: Ground
     refuting_s: float | None = None
     """Time of the plan that refutes it."""
+    fault: str = ""
+    """What is wrong with its proof."""
 
 
 def recheck_bounds(
     families: list[CostTables],
     targets_s: list[float],
+    proofs: Mapping[int, Proof] | None = None,
     *,
-    linear_program_tasks: int = LINEAR_PROGRAM_TASKS,
+    proven_tasks: int = PROVEN_TASKS,
     enumerated_plans: int = ENUMERATED_PLANS,
 ) -> list[Recheck]:
     """The ground on which each family's target stands.
 
     Args:
         targets_s: seconds of the family's own iteration; `NO_PLAN_S` claims that the family has no plan.
-        linear_program_tasks, enumerated_plans: how much of the dearer grounds may be tried in all.
+        proofs: by index of the family.
+        proven_tasks, enumerated_plans: how much of the dearer grounds may be tried in all.
     """
     found = [
         Recheck(Ground.ARITHMETIC if reached_by_arithmetic(tables, target) else Ground.NONE)
@@ -76,13 +85,23 @@ def recheck_bounds(
     counts = [candidate_count(tables) for tables in families]
     for index in _cheapest(found, counts, enumerated_plans):
         found[index] = _enumerate(families[index], targets_s[index])
+    for index, proof in (proofs or {}).items():
+        if found[index].ground is Ground.NONE:
+            found[index] = _checked(families[index], targets_s[index], proof)
     tasks = [float(tables.num_virtual_stages * tables.configuration.num_micro_batches) for tables in families]
-    for index in _cheapest(found, tasks, linear_program_tasks):
-        target = targets_s[index]
-        bound = bound_family(Evaluator(families[index]), [], target, time_limit_s=LINEAR_PROGRAM_LIMIT_S)
-        if bound.bound_s >= target * (1 - ROUNDING):
-            found[index] = Recheck(Ground.LINEAR_PROGRAM)
+    for index in _cheapest(found, tasks, proven_tasks):
+        written = prove(families[index], targets_s[index], time_limit_s=PROOF_LIMIT_S)
+        if written is not None:
+            found[index] = _checked(families[index], targets_s[index], written)
     return found
+
+
+def _checked(tables: CostTables, target_s: float, proof: Proof) -> Recheck:
+    try:
+        check_proof(tables, target_s, proof)
+    except UnprovenError as error:
+        return Recheck(Ground.UNPROVEN, fault=str(error))
+    return Recheck(Ground.DUALS)
 
 
 def reached_by_arithmetic(tables: CostTables, target_s: float) -> bool:
