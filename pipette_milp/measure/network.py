@@ -17,13 +17,16 @@ from typing import Any
 from pipette_milp.errors import InputError
 from pipette_milp.measure.network_samples import (
     InNodeSample,
+    Link,
     NodeSample,
     PairSample,
     TransferSample,
     document,
-    pair_rates,
+    links,
+    rates_of,
+    unsteady_pairs,
 )
-from pipette_milp.measure.rounds import disjoint_rounds, star_rounds
+from pipette_milp.measure.rounds import disjoint_rounds, rounds_of, star_rounds
 from pipette_milp.measure.session import Session
 from pipette_milp.measure.topology import NodeGroups, node_groups
 
@@ -34,6 +37,8 @@ STEADY = 0.03
 """The largest message is repeated until its median time is within this of the quickest,"""
 MOST_FURTHER_BATCHES = 3
 """or so many more times as it was repeated at first: what else runs makes a link look slower for a while."""
+MOST_LOOKS = 3
+"""Times a pair is measured in all while it is not steady: a disturbance can outlast its repeats."""
 PINGS = 20
 """Round trips of one latency figure."""
 PING_BYTES = 8
@@ -77,17 +82,27 @@ def measure_network(
     tell = progress if progress is not None and session.rank == 0 else _quiet
     own = groups.node_of_rank[session.rank]
     local = groups.local[session.rank]
-    samples: list[PairSample] = []
     in_node: list[InNodeSample] = []
+    samples: list[PairSample] = []
+    found: dict[tuple[int, int], Link] = {}
     rounds = disjoint_rounds(groups.count)
-    for number, pairs in enumerate(rounds):
-        tell(f"round {number + 1} of {len(rounds)}: {len(pairs)} node pairs")
-        name = f"{key}/round{number}"
-        for a, b in pairs:
-            if own in (a, b):
-                measured = _measured(session, groups.ranks[a], groups.ranks[b], name, options)
-                samples.append(PairSample(a, b, local, own, *measured))
-        session.barrier(name)
+    for look in range(MOST_LOOKS):
+        again = f", look {look + 1} at unsteady links" if look else ""
+        seen: list[PairSample] = []
+        for number, pairs in enumerate(rounds):
+            tell(f"round {number + 1} of {len(rounds)}: {len(pairs)} node pairs{again}")
+            name = f"{key}/look{look}/round{number}"
+            for a, b in pairs:
+                if own in (a, b):
+                    measured = _measured(session, groups.ranks[a], groups.ranks[b], name, options)
+                    seen.append(PairSample(a, b, local, own, *measured, look))
+            session.barrier(name)
+        shared = session.share(f"{key}/look{look}", [sample.to_json() for sample in seen])
+        samples += [PairSample.from_json(item) for rank in shared for item in rank]
+        found = links(samples, {})
+        rounds = rounds_of(unsteady_pairs(found, STEADY))
+        if not rounds:
+            break
     local_rounds = disjoint_rounds(groups.per_node)
     for number, pairs in enumerate(local_rounds):
         tell(f"inside the nodes: round {number + 1} of {len(local_rounds)}")
@@ -98,9 +113,8 @@ def measure_network(
                 measured = _measured(session, *ends, f"{name}/{own}", options)
                 in_node.append(InNodeSample(own, a, b, local, *measured))
         session.barrier(name)
-    rates = session.share(f"{key}/rates", [sample.to_json() for sample in samples])
     node_samples: list[NodeSample] = []
-    pair_rate = pair_rates([PairSample.from_json(item) for rank in rates for item in rank], groups.count)
+    pair_rate = rates_of(found, groups.count)
     stars = star_rounds(groups.count)
     for number, round_ in enumerate(stars):
         tell(f"nodes in all: round {number + 1} of {len(stars)}")
@@ -123,7 +137,7 @@ def measure_network(
         names=groups.names,
         ranks_per_node=groups.per_node,
         transport=session.transport,
-        pairs=[PairSample.from_json(item) for rank in rates for item in rank],
+        pairs=samples,
         in_node=[InNodeSample.from_json(item) for rank in collected for item in rank["in_node"]],
         nodes=[NodeSample.from_json(item) for rank in collected for item in rank["nodes"]],
     )

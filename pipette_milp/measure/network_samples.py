@@ -59,6 +59,8 @@ class PairSample(_Transfers):
     latencies_s: list[float]
     transfers: list[TransferSample]
     failure: str | None
+    look: int = 0
+    """0 for the first time this pair was measured, 1 for the second."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ class InNodeSample(_Transfers):
     latencies_s: list[float]
     transfers: list[TransferSample]
     failure: str | None
+    look: int = 0
 
 
 @dataclass(frozen=True)
@@ -103,10 +106,17 @@ class Link:
     """Median over the repeats of the largest message."""
     spread: float
     """(largest - smallest) / median of them."""
+    quickest_bytes_per_s: float
+    """Best repeat of the largest message."""
     by_size: dict[int, float]
     """bytes/s by bytes of one message, latency included."""
     single_bytes_per_s: float | None
     both_bytes_per_s: float | None
+
+    @property
+    def unsteadiness(self) -> float:
+        """How much the median repeat stays behind the best one."""
+        return self.quickest_bytes_per_s / self.bytes_per_s - 1.0
 
 
 def links(
@@ -114,33 +124,45 @@ def links(
 ) -> dict[tuple[int, int], Link]:
     """Directed links (sender, receiver) from what the ranks of each pair saw; failed ones into ``failures``.
 
-    Node totals count all sending ranks: from the first start to the last end.
+    Node totals count all sending ranks: from the first start to the last end. Of several looks at a pair the
+    steadiest counts, in each direction: what else ran meanwhile made the others look slower.
     """
-    of_pair: dict[tuple[int, int], list[PairSample | InNodeSample]] = defaultdict(list)
+    of_look: dict[tuple[int, int, int], list[PairSample | InNodeSample]] = defaultdict(list)
     for sample in samples:
-        of_pair[sample.first, sample.second].append(sample)
+        of_look[sample.first, sample.second, sample.look].append(sample)
     found: dict[tuple[int, int], Link] = {}
-    for (first, second), seen in sorted(of_pair.items()):
+    for (first, second, look), seen in sorted(of_look.items()):
         broken = next((sample.failure for sample in seen if sample.failure is not None), None)
         ends = ((first, second), (second, first))
         if broken is not None:
-            failures.update(dict.fromkeys(ends, broken))
+            if look == 0:
+                failures.update(dict.fromkeys(ends, broken))
             continue
         latency = statistics.median(value for sample in seen for value in sample.latencies_s)
         for side, ends_of_side in enumerate(ends):
-            runs: dict[tuple[int, str], list[list[TransferSample]]] = defaultdict(list)
-            for sample in seen:
-                counted: dict[tuple[int, str], int] = defaultdict(int)
-                for transfer in sample.transfers:
-                    if transfer.side != side:
-                        continue
-                    kind = transfer.bytes, transfer.flows
-                    repeat, counted[kind] = counted[kind], counted[kind] + 1
-                    if repeat == len(runs[kind]):
-                        runs[kind].append([])
-                    runs[kind][repeat].append(transfer)
-            found[ends_of_side] = _link(latency, runs)
+            link = _link(latency, _by_kind(seen, side))
+            known = found.get(ends_of_side)
+            if known is None or link.unsteadiness < known.unsteadiness:
+                found[ends_of_side] = link
     return found
+
+
+def _by_kind(
+    seen: Iterable[PairSample | InNodeSample], side: int
+) -> dict[tuple[int, str], list[list[TransferSample]]]:
+    """By size and flows the repeats of one direction, each with the transfers of all ranks."""
+    runs: dict[tuple[int, str], list[list[TransferSample]]] = defaultdict(list)
+    for sample in seen:
+        counted: dict[tuple[int, str], int] = defaultdict(int)
+        for transfer in sample.transfers:
+            if transfer.side != side:
+                continue
+            kind = transfer.bytes, transfer.flows
+            repeat, counted[kind] = counted[kind], counted[kind] + 1
+            if repeat == len(runs[kind]):
+                runs[kind].append([])
+            runs[kind][repeat].append(transfer)
+    return runs
 
 
 def _link(latency_s: float, runs: dict[tuple[int, str], list[list[TransferSample]]]) -> Link:
@@ -169,6 +191,7 @@ def _link(latency_s: float, runs: dict[tuple[int, str], list[list[TransferSample
         latency_s=latency_s,
         bytes_per_s=median,
         spread=(max(attained) - min(attained)) / median,
+        quickest_bytes_per_s=max(attained),
         by_size={
             size: statistics.median(rates(size, flows, 0.5)) for size, flows in sorted(runs) if flows == "all"
         },
@@ -177,12 +200,14 @@ def _link(latency_s: float, runs: dict[tuple[int, str], list[list[TransferSample
     )
 
 
-def pair_rates(samples: Iterable[PairSample], count: int) -> list[list[float | None]]:
+def rates_of(found: dict[tuple[int, int], Link], count: int) -> list[list[float | None]]:
     """[N][N] bytes/s, row = sender; None on the diagonal and for failed pairs."""
-    found = links(samples, {})
-    return [
-        [found[a, b].bytes_per_s if (a, b) in found else None for b in range(count)] for a in range(count)
-    ]
+    return _matrix(found, count, lambda link: link.bytes_per_s)
+
+
+def unsteady_pairs(found: dict[tuple[int, int], Link], tolerance: float) -> list[tuple[int, int]]:
+    """Pairs (lower node first) of which some direction's median repeat stays behind its best one by more."""
+    return sorted({(min(ends), max(ends)) for ends, link in found.items() if link.unsteadiness > tolerance})
 
 
 def document(

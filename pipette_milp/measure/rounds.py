@@ -22,6 +22,18 @@ def disjoint_rounds(count: int) -> list[list[Pair]]:
     return rounds
 
 
+def rounds_of(pairs: list[Pair]) -> list[list[Pair]]:
+    """Some pairs in rounds in which no node occurs twice, each in the first round with room for it."""
+    rounds: list[list[Pair]] = []
+    for pair in pairs:
+        free = (one for one in rounds if not any(set(pair) & set(other) for other in one))
+        chosen = next(free, None)
+        if chosen is None:
+            rounds.append(chosen := [])
+        chosen.append(pair)
+    return rounds
+
+
 STAR_SIZE = 4
 """Nodes of a star; a node's own limit shows once it sends to three others."""
 

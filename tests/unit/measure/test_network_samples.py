@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from pipette_milp.measure.network_samples import (
     TransferSample,
     document,
     links,
+    unsteady_pairs,
 )
 from pipette_milp.schema.network import NetworkSection
 
@@ -85,6 +87,36 @@ def test_ranks_that_start_apart_are_timed_from_first_to_last() -> None:
     pairs += [sample(0, 1, local, 1, 2e7) for local in range(2)]
     rate = links(pairs, {})[0, 1].bytes_per_s
     assert rate == pytest.approx(2e7 / (0.5 + 0.5))
+
+
+def disturbed(look: int, factors: list[float], rate: float = 2e7) -> list[PairSample]:
+    """A look at a pair whose first node's transfers took so many times as long as they should."""
+    clean = [sample(0, 1, 0, node, rate) for node in (0, 1)]
+    slow = []
+    for transfer, factor in zip(clean[0].transfers, [1.0, 1.0, 1.0, *factors], strict=True):
+        seconds = transfer.end_s - transfer.start_s
+        slow.append(replace(transfer, end_s=transfer.start_s + factor * seconds))
+    return [replace(clean[0], transfers=slow, look=look), replace(clean[1], look=look)]
+
+
+def test_of_several_looks_the_steadiest_counts_in_each_direction() -> None:
+    first, second = disturbed(0, [1.0, 1.2, 1.3]), disturbed(1, [1.0, 1.0, 1.2])
+    found = links(first, {})
+    assert found[0, 1].bytes_per_s < 0.9 * 2e7
+    assert unsteady_pairs(found, 0.03) == [(0, 1)]
+    for looks in (first + second, second + first):
+        found = links(looks, {})
+        assert found[0, 1].bytes_per_s == pytest.approx(2e7)
+        assert found[1, 0].bytes_per_s == pytest.approx(2e7)
+        assert unsteady_pairs(found, 0.03) == []
+
+
+def test_a_second_look_that_fails_leaves_what_the_first_one_saw() -> None:
+    first = disturbed(0, [1.0, 1.2, 1.3])
+    failures: dict[tuple[int, int], str] = {}
+    found = links([*first, PairSample(0, 1, 0, 0, [], [], "gone", look=1)], failures)
+    assert found == links(first, {})
+    assert failures == {}
 
 
 def test_spread_and_unsteady_links() -> None:
