@@ -7,7 +7,6 @@ and replicas do; a figure is therefore that of a node pair, all cards together.
 from __future__ import annotations
 
 import contextlib
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,9 +21,10 @@ from pipette_milp.measure.network_samples import (
     PairSample,
     TransferSample,
     document,
+    largest_sizes,
     links,
     rates_of,
-    unsteady_pairs,
+    unsettled_pairs,
 )
 from pipette_milp.measure.rounds import disjoint_rounds, rounds_of, star_rounds
 from pipette_milp.measure.session import Session
@@ -34,11 +34,10 @@ SMALLEST_BYTES = 4096
 SIZE_STEP = 4
 """Between the sizes measured on the way to the largest."""
 STEADY = 0.03
-"""The largest message is repeated until its median time is within this of the quickest,"""
-MOST_FURTHER_BATCHES = 3
-"""or so many more times as it was repeated at first: what else runs makes a link look slower for a while."""
-MOST_LOOKS = 3
-"""Times a pair is measured in all while it is not steady: a disturbance can outlast its repeats."""
+"""Every pair is measured a second time, and again while its two quickest looks differ by more than this,"""
+MOST_LOOKS = 4
+"""up to so many times in all: what else runs makes a link look slower, for longer than the repeats of a
+look."""
 PINGS = 20
 """Round trips of one latency figure."""
 PING_BYTES = 8
@@ -86,21 +85,24 @@ def measure_network(
     samples: list[PairSample] = []
     found: dict[tuple[int, int], Link] = {}
     rounds = disjoint_rounds(groups.count)
+    largest: dict[tuple[int, int], tuple[int, int]] = {}
     for look in range(MOST_LOOKS):
-        again = f", look {look + 1} at unsteady links" if look else ""
+        again = f", look {look + 1}" if look else ""
         seen: list[PairSample] = []
         for number, pairs in enumerate(rounds):
             tell(f"round {number + 1} of {len(rounds)}: {len(pairs)} node pairs{again}")
             name = f"{key}/look{look}/round{number}"
             for a, b in pairs:
                 if own in (a, b):
-                    measured = _measured(session, groups.ranks[a], groups.ranks[b], name, options)
+                    ends = groups.ranks[a], groups.ranks[b]
+                    measured = _measured(session, *ends, name, options, largest.get((a, b)))
                     seen.append(PairSample(a, b, local, own, *measured, look))
             session.barrier(name)
         shared = session.share(f"{key}/look{look}", [sample.to_json() for sample in seen])
         samples += [PairSample.from_json(item) for rank in shared for item in rank]
+        largest = largest or largest_sizes(samples)
         found = links(samples, {})
-        rounds = rounds_of(unsteady_pairs(found, STEADY))
+        rounds = rounds_of(unsettled_pairs(found, STEADY))
         if not rounds:
             break
     local_rounds = disjoint_rounds(groups.per_node)
@@ -148,9 +150,18 @@ def _quiet(message: str) -> None:
 
 
 def _measured(
-    session: Session, left: list[int], right: list[int], name: str, options: NetworkOptions
+    session: Session,
+    left: list[int],
+    right: list[int],
+    name: str,
+    options: NetworkOptions,
+    largest: tuple[int, int] | None = None,
 ) -> tuple[list[float], list[TransferSample], str | None]:
-    """Latencies, transfers and the failure, if any, of two groups of ranks that send to each other."""
+    """Latencies, transfers and the failure, if any, of two groups of ranks that send to each other.
+
+    Args:
+        largest: of either direction the one size that is measured; None finds it, and measures all.
+    """
     wire = None
     try:
         pair = f"{name}/{left[0]}-{right[0]}"
@@ -158,7 +169,10 @@ def _measured(
         latencies = wire.latencies()
         transfers: list[TransferSample] = []
         for direction in (0, 1):
-            wire.sizes(direction, latencies, options, transfers)
+            if largest is None:
+                wire.sizes(direction, options, transfers)
+            else:
+                wire.repeated(largest[direction], direction, options.repeats, transfers, "all")
         return latencies, transfers, None
     except Exception as error:  # whatever the transport raises: the pair has failed, the others go on
         return [], [], (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -204,9 +218,7 @@ class _Wire:
         self.barrier()
         return found[1:] if self.index == 0 else []  # the first one opens connections
 
-    def sizes(
-        self, direction: int, latencies: list[float], options: NetworkOptions, transfers: list[TransferSample]
-    ) -> None:
+    def sizes(self, direction: int, options: NetworkOptions, transfers: list[TransferSample]) -> None:
         """Growing sizes in one direction, then the largest one with a single flow and both ways at once."""
         size, final = SMALLEST_BYTES, False
         while True:
@@ -223,10 +235,6 @@ class _Wire:
                     break
                 size, final = size * factor, True
             size = min(size, options.largest_bytes)
-        for _ in range(MOST_FURTHER_BATCHES):
-            if self.maximum(_unsteadiness(transfers, size, self.index // self.half)) <= STEADY:
-                break
-            self.repeated(size, direction, options.repeats, transfers, "all")
         if self.half > 1:
             self.repeated(size, direction, 1, transfers, "single")
         if direction == 1:
@@ -301,16 +309,6 @@ class _Wire:
         options.timeout = self.timeout
         self.wait(self.group.allreduce([number], options))
         return float(number.item())
-
-
-def _unsteadiness(transfers: list[TransferSample], size: int, side: int) -> float:
-    """How much longer the median transfer of a size took than the quickest; 0 where this rank sent none."""
-    seconds = [
-        item.end_s - item.start_s
-        for item in transfers
-        if (item.bytes, item.side, item.flows) == (size, side, "all")
-    ]
-    return statistics.median(seconds) / min(seconds) - 1.0 if seconds else 0.0
 
 
 def _star(

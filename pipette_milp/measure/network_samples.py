@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 SHARED_BELOW = 0.9
@@ -103,20 +104,30 @@ class Link:
 
     latency_s: float
     bytes_per_s: float
-    """Median over the repeats of the largest message."""
+    """Median over the repeats of the largest message, in the quickest look."""
     spread: float
-    """(largest - smallest) / median of them."""
-    quickest_bytes_per_s: float
-    """Best repeat of the largest message."""
+    """(largest - smallest) / median of the repeats of one look, or the same of the looks if that is more."""
     by_size: dict[int, float]
     """bytes/s by bytes of one message, latency included."""
     single_bytes_per_s: float | None
     both_bytes_per_s: float | None
+    looks_bytes_per_s: tuple[float, ...]
+    """Of every look at the link the median over its repeats, quickest look first."""
 
     @property
-    def unsteadiness(self) -> float:
-        """How much the median repeat stays behind the best one."""
-        return self.quickest_bytes_per_s / self.bytes_per_s - 1.0
+    def disagreement(self) -> float:
+        """By how much the quickest look is faster than the next one; infinite after one look."""
+        if len(self.looks_bytes_per_s) == 1:
+            return math.inf
+        first, second, *_ = self.looks_bytes_per_s
+        return first / second - 1.0
+
+    def seen_again(self, later: Link) -> Link:
+        """With another look, which measures the largest message only."""
+        looks = tuple(sorted(self.looks_bytes_per_s + later.looks_bytes_per_s, reverse=True))
+        # what the repeats differ by, and what the looks do
+        spread = max(self.spread, later.spread, (looks[0] - looks[-1]) / looks[0])
+        return replace(self, bytes_per_s=looks[0], spread=spread, looks_bytes_per_s=looks)
 
 
 def links(
@@ -125,7 +136,7 @@ def links(
     """Directed links (sender, receiver) from what the ranks of each pair saw; failed ones into ``failures``.
 
     Node totals count all sending ranks: from the first start to the last end. Of several looks at a pair the
-    steadiest counts, in each direction: what else ran meanwhile made the others look slower.
+    quickest counts, in each direction: what else ran during the others made the link look slower.
     """
     of_look: dict[tuple[int, int, int], list[PairSample | InNodeSample]] = defaultdict(list)
     for sample in samples:
@@ -142,8 +153,7 @@ def links(
         for side, ends_of_side in enumerate(ends):
             link = _link(latency, _by_kind(seen, side))
             known = found.get(ends_of_side)
-            if known is None or link.unsteadiness < known.unsteadiness:
-                found[ends_of_side] = link
+            found[ends_of_side] = link if known is None else known.seen_again(link)
     return found
 
 
@@ -191,7 +201,7 @@ def _link(latency_s: float, runs: dict[tuple[int, str], list[list[TransferSample
         latency_s=latency_s,
         bytes_per_s=median,
         spread=(max(attained) - min(attained)) / median,
-        quickest_bytes_per_s=max(attained),
+        looks_bytes_per_s=(median,),
         by_size={
             size: statistics.median(rates(size, flows, 0.5)) for size, flows in sorted(runs) if flows == "all"
         },
@@ -205,9 +215,20 @@ def rates_of(found: dict[tuple[int, int], Link], count: int) -> list[list[float 
     return _matrix(found, count, lambda link: link.bytes_per_s)
 
 
-def unsteady_pairs(found: dict[tuple[int, int], Link], tolerance: float) -> list[tuple[int, int]]:
-    """Pairs (lower node first) of which some direction's median repeat stays behind its best one by more."""
-    return sorted({(min(ends), max(ends)) for ends, link in found.items() if link.unsteadiness > tolerance})
+def unsettled_pairs(found: dict[tuple[int, int], Link], tolerance: float) -> list[tuple[int, int]]:
+    """Pairs (lower node first) of which some direction's two quickest looks differ by more."""
+    return sorted({(min(ends), max(ends)) for ends, link in found.items() if link.disagreement > tolerance})
+
+
+def largest_sizes(samples: Iterable[PairSample]) -> dict[tuple[int, int], tuple[int, int]]:
+    """Of every pair the largest message of either direction."""
+    sizes: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
+    for sample in samples:
+        for transfer in sample.transfers:
+            if transfer.flows == "all":
+                of_pair = sizes[sample.first, sample.second]
+                of_pair[transfer.side] = max(of_pair[transfer.side], transfer.bytes)
+    return {pair: (up, down) for pair, (up, down) in sizes.items()}
 
 
 def document(
