@@ -279,9 +279,9 @@ def _bound_in_unit(
         low = np.maximum(low, tables.total_layers - (high.sum() - high))
         split = search.with_pods(SplitModel(tables, ceiling_s, low, high))
         cuts.repeat(split)
-    # one cell a node: there is nothing to filter by the ends of stages
-    timed = bool(groups) and split.best.most_slots > 1
-    opened = search.relax_all(split, busiest_branches(tables, low, high), timed=timed)
+    # one cell a node: no two rings share a card, nothing to filter by
+    roomed = bool(groups) and split.best.most_slots > 1
+    opened = search.relax_all(split, busiest_branches(tables, low, high), roomed=roomed)
     if not groups or search.late or not opened:
         return search.answer(opened)
     try:
@@ -289,20 +289,30 @@ def _bound_in_unit(
         useful = useful_contents(split, groups, listed, [one.prices for one in opened], ceiling_s)
     except TooManyPatternsError:
         return search.answer(opened)
-    if not _enough(useful):
-        return closed
+    opened = [replace(one, useful=kept) for one, kept in zip(opened, useful, strict=True)]
     # what one group of nodes leaves out is out for every finer partition, at a fraction of its cost
     coarse = one_group(tables)
     if len(groups) > len(coarse):
-        together = [_any_of(useful, groups, one.slots) for one in coarse]
-        opened = search.relax_contents((low, high), coarse, listed, together, opened)
+        finer = {one.branch.key: one.useful for one in opened}
+        opened = search.relax_contents(
+            [replace(one, useful=[_any_of(one.useful, groups, c.slots) for c in coarse]) for one in opened],
+            coarse,
+            listed,
+        )
         if search.late or not opened:
             return search.answer(opened)
-        left = dict(zip([one.slots for one in coarse], _union(opened), strict=True))
-        useful = [kept & left[group.slots] for group, kept in zip(groups, useful, strict=True)]
-        if not _enough(useful):
-            return closed
-    opened = search.relax_contents((low, high), groups, listed, useful, opened)
+        slots = [one.slots for one in coarse]
+        opened = [
+            replace(
+                one,
+                useful=[
+                    kept & one.useful[slots.index(group.slots)]
+                    for group, kept in zip(groups, finer[one.branch.key], strict=True)
+                ],
+            )
+            for one in opened
+        ]
+    opened = search.relax_contents(opened, groups, listed)
     if search.late or not opened or not whole:
         return search.answer(opened)
     return search.minimise_all(opened, groups, listed)
@@ -318,11 +328,6 @@ def _enough(useful: list[NDArray[np.bool_]]) -> bool:
     return all(bool(kept.any()) for kept in useful)
 
 
-def _union(opened: list[_Open]) -> list[NDArray[np.bool_]]:
-    """Per group the contents that any branch needs."""
-    return [np.any(group, axis=0) for group in zip(*(one.useful for one in opened), strict=True)]
-
-
 @dataclass(frozen=True)
 class _Open:
     """A branch that is not closed yet and its bound."""
@@ -331,8 +336,7 @@ class _Open:
     branch: Branch
     prices: Prices
     useful: list[NDArray[np.bool_]]
-    """Per group the contents of its kind of node that reduced costs leave, from the pattern model's
-    relaxation."""
+    """Per group which contents of its kind of node are not ruled out."""
 
 
 class _Search:
@@ -373,16 +377,19 @@ class _Search:
             least.bound_s, False, layers, relaxed, branches_s=self.proven, exhausted=not self.late
         )
 
-    def timed(self, model: SplitModel, branch: Branch, prices: Prices) -> Prices:
-        """Prices with the least end of every stage and the least start of the step in a branch."""
+    def roomed(self, model: SplitModel, branch: Branch, prices: Prices) -> Prices:
+        """Prices with the room of every stage's ring in a branch."""
+        if not model.load_rows:
+            return prices
         self.cuts.busiest(model, branch)
         left = max(0.01, self.deadline - time.monotonic())
-        ends = [model.least(int(column), time_limit_s=left).bound for column in model.finish]
-        start_s = max(0.0, model.least(model.step_start, time_limit_s=left).bound)
-        return replace(prices, start_s=start_s, finish_s=np.maximum(0.0, ends))
+        return replace(
+            prices, room_s=np.array([model.most(int(load), time_limit_s=left) for load in model.load])
+        )
 
-    def relax_all(self, model: SplitModel, branches: list[Branch], *, timed: bool = False) -> list[_Open]:
-        """The branches that a relaxation leaves open, with their bounds; the least bounds first."""
+    def relax_all(self, model: SplitModel, branches: list[Branch], *, roomed: bool = False) -> list[_Open]:
+        """The branches that the split model's relaxation leaves open, with their bounds; the least bounds
+        first."""
         floor = floor_bound_s(model.tables)
         opened = []
         for branch in sorted(branches, key=lambda one: self.proven.get(one.key, floor)):
@@ -394,40 +401,66 @@ class _Search:
             self.proven[branch.key] = bound
             if bound >= self.ceiling_s:
                 continue
-            prices = Prices.of(model, solved) or Prices.free(model, bound)
-            if timed:
-                prices = self.timed(model, branch, prices)
-            useful = model.affordable(solved, self.ceiling_s) if isinstance(model, PatternModel) else []
-            opened.append(_Open(bound, branch, prices, useful))
+            prices = Prices.of(model, solved, branch.low, branch.high)
+            if roomed:
+                prices = self.roomed(model, branch, prices)
+            opened.append(_Open(bound, branch, prices, []))
         return opened
 
     def relax_contents(
-        self,
-        layers: tuple[IntArray, IntArray],
-        groups: list[Group],
-        listed: dict[int, Contents],
-        useful: list[NDArray[np.bool_]],
-        branches: list[_Open],
+        self, branches: list[_Open], groups: list[Group], listed: dict[int, Contents]
     ) -> list[_Open]:
-        """`relax_all` of the pattern model over the useful ones of the contents listed by slots."""
-        positions = [np.flatnonzero(kept) for kept in useful]
-        chosen = [listed[group.slots].chosen(one) for group, one in zip(groups, positions, strict=True)]
+        """The branches that the relaxation over what is useful to each of them leaves open; less is useful
+        then.
+
+        Every branch has a model of its own: few of the contents are useful to several of them, and its layer
+        bounds sharpen most rows.
+        """
+        opened = []
+        for one in sorted(branches, key=lambda one: one.bound_s):
+            key = one.branch.key
+            if not _enough(one.useful):
+                self.proven[key] = self.ceiling_s  # there is nothing a node could hold
+                continue
+            if time.monotonic() >= self.deadline:
+                self.late = True
+                opened.append(one)
+                continue
+            model, positions = self.pattern_model(one, groups, listed, priced=True)
+            bound, solved = self._rounds(
+                model,
+                self.proven[key],
+                lambda left, model=model: model.relax(time_limit_s=left),  # type: ignore[misc]
+            )
+            self.met = model.met
+            self.proven[key] = bound
+            if bound >= self.ceiling_s:
+                continue
+            useful = []
+            for before, position, mask in zip(
+                one.useful, positions, model.affordable(solved, self.ceiling_s), strict=True
+            ):
+                kept = np.zeros(len(before), dtype=bool)
+                kept[position[mask]] = True
+                useful.append(kept)
+            opened.append(replace(one, bound_s=bound, useful=useful))
+        return opened
+
+    def pattern_model(
+        self, one: _Open, groups: list[Group], listed: dict[int, Contents], *, priced: bool
+    ) -> tuple[PatternModel, list[IntArray]]:
+        """The model of a branch with all cuts known, and per group which of the contents listed it has."""
+        positions = [np.flatnonzero(kept) for kept in one.useful]
+        chosen = [listed[group.slots].chosen(some) for group, some in zip(groups, positions, strict=True)]
+        branch = one.branch
         model = self.with_pods(
-            PatternModel(self.cuts.tables, self.ceiling_s, *layers, groups, chosen, priced=True)
+            PatternModel(
+                self.cuts.tables, self.ceiling_s, branch.low, branch.high, groups, chosen, priced=priced
+            )
         )
         self.cuts.repeat(model)
         model.repeat_pairs(self.met)
-        opened = self.relax_all(model, [one.branch for one in branches])
-        self.met = model.met
-        found = []
-        for one in opened:
-            kept = []
-            for group, position, mask in zip(groups, positions, one.useful, strict=True):
-                among_all = np.zeros(len(listed[group.slots]), dtype=bool)
-                among_all[position[mask]] = True
-                kept.append(among_all)
-            found.append(replace(one, useful=kept))
-        return found
+        return model, positions
 
     def most_layers(self, model: SplitModel, low: IntArray, high: IntArray) -> IntArray:
         """[V] the most layers each virtual stage can have in a plan below the ceiling, by the relaxation."""
@@ -447,7 +480,6 @@ class _Search:
         self, opened: list[_Open], groups: list[Group], listed: dict[int, Contents]
     ) -> FamilyBound:
         """Whole layers and contents, the lowest branch first; the best solution found on the way."""
-        tables = self.cuts.tables
         left = sorted(opened, key=lambda one: one.bound_s)
         done: list[_Open] = []
         best: tuple[float, Relaxed] | None = None
@@ -465,14 +497,7 @@ class _Search:
             if max(kept.sum() for kept in one.useful) > MOST_WHOLE:
                 done.append(one)
                 continue
-            contents = [
-                listed[group.slots].chosen(kept) for group, kept in zip(groups, one.useful, strict=True)
-            ]
-            model = self.with_pods(
-                PatternModel(tables, self.ceiling_s, branch.low, branch.high, groups, contents)
-            )
-            self.cuts.repeat(model)
-            model.repeat_pairs(self.met)
+            model, _ = self.pattern_model(one, groups, listed, priced=False)
             until = time.monotonic() + 2 * share
             bound, solved = self._rounds(
                 model,

@@ -227,6 +227,14 @@ class Model:
 
     def least(self, index: int, *, time_limit_s: float) -> Solved:
         """The least value of one variable in the relaxation solved last: a safe bound and its duals."""
+        return self._extreme(index, 1.0, time_limit_s)
+
+    def most(self, index: int, *, time_limit_s: float) -> float:
+        """A safe upper bound of one variable in the relaxation solved last; infinite if there is none."""
+        return -self._extreme(index, -1.0, time_limit_s).bound
+
+    def _extreme(self, index: int, sign: float, time_limit_s: float) -> Solved:
+        """The relaxation solved last, with one variable times ``sign`` as its objective."""
         import highspy
 
         highs = self._relaxation
@@ -236,7 +244,7 @@ class Model:
         for column, cost in enumerate(self._cost):
             if cost:
                 highs.changeColCost(column, 0.0)
-        highs.changeColCost(index, 1.0)
+        highs.changeColCost(index, sign)
         highs.setOptionValue("time_limit", highs.getRunTime() + max(0.01, time_limit_s))
         _run(highs)
         answer = NOTHING

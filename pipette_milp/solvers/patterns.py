@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipette_milp.arrays import Array, IntArray
-from pipette_milp.cost.tables import CostTables
 from pipette_milp.solvers.contents import Contents, TooManyPatternsError
 from pipette_milp.solvers.group_links import Group, GroupLinks
 from pipette_milp.solvers.highs import Solved
-from pipette_milp.solvers.relaxed import tail_floor_s
 from pipette_milp.solvers.split_model import SplitModel
 
 MOST_PRICED = 500_000
@@ -23,43 +21,44 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Prices:
-    """What the relaxed split model says an increase costs, from its duals (weak duality)."""
+    """What the relaxed split model says about one branch: what an increase costs, from its duals (weak
+    duality), and how far a ring can grow."""
 
     bound_s: float
+    low: IntArray
+    """[V] layers of the branch"""
+    high: IntArray
     hop_forward: Array
     """[V-1] seconds of T per second of hop, at least"""
     hop_backward: Array
     load: Array
     """[p] seconds of T per second of what a ring needs for its bytes"""
-    start_s: float = 0.0
-    """Least start of the optimiser step."""
-    finish_s: Array | None = None
-    """[p] least end of each stage's last task; None for 0."""
+    room_s: Array
+    """[p] most seconds that a stage's ring can need for its bytes in a plan below the ceiling"""
 
     @classmethod
-    def of(cls, model: SplitModel, solved: Solved) -> Prices | None:
-        """Prices of a solved relaxation; None where the solver gave no duals."""
+    def of(cls, model: SplitModel, solved: Solved, low: IntArray, high: IntArray) -> Prices:
+        """Prices of a relaxation over the layers from low to high; where the solver gave no duals they say
+        nothing: no content is out."""
+        hops, load = np.zeros(len(model.hop_forward)), np.zeros(model.tables.pipeline)
+        room_s = np.full(model.tables.pipeline, np.inf)
         if solved.column_duals is None or solved.row_duals is None:
-            return None
-        load = np.zeros(model.tables.pipeline)
+            return cls(solved.bound, low, high, hops, hops, load, room_s)
         if model.load_rows:
             load = np.maximum(0.0, solved.row_duals[model.load_rows])
         return cls(
             solved.bound,
+            low,
+            high,
             np.maximum(0.0, solved.column_duals[model.hop_forward]),
             np.maximum(0.0, solved.column_duals[model.hop_backward]),
             load,
+            room_s,
         )
 
-    @classmethod
-    def free(cls, model: SplitModel, bound_s: float) -> Prices:
-        """Prices that say nothing: no content is out."""
-        hops = np.zeros(len(model.hop_forward))
-        return cls(bound_s, hops, hops, np.zeros(model.tables.pipeline))
-
-    def ends_s(self, tables: CostTables) -> Array:
-        """[p]"""
-        return np.zeros(tables.pipeline) if self.finish_s is None else self.finish_s
+    def of_stage(self, layers: IntArray) -> IntArray:
+        """[p] layers of the pipeline stages, from those of the virtual ones."""
+        return np.asarray(layers.reshape(-1, len(self.load)).sum(axis=0))
 
 
 def useful_contents(
@@ -68,12 +67,12 @@ def useful_contents(
     listed: dict[int, Contents],
     branches: list[Prices],
     ceiling_s: float,
-) -> list[NDArray[np.bool_]]:
-    """Per group which contents can be part of a plan with T <= ceiling, in any of the branches.
+) -> list[list[NDArray[np.bool_]]]:
+    """For every branch, per group, which contents can be part of a plan with T <= ceiling.
 
-    A content is out if the flows of one boundary that must leave or enter its node, and the rings that share
-    its card, would lift the relaxed split model's optimum above the ceiling: by its duals, for one of the
-    replicas concerned, so no mean is taken.
+    A content is out if the rings that share its card need more time than one of them has, or if they, and the
+    flows of one boundary that must leave or enter its node, would lift the relaxed split model's optimum
+    above the ceiling: by its duals, for one of the replicas concerned, so no mean is taken.
 
     Args:
         listed: by the slots of a group all contents of its nodes.
@@ -83,16 +82,16 @@ def useful_contents(
         TooManyPatternsError: more than `MOST_PRICED` in a group.
     """
     links = GroupLinks(model.tables, groups)
-    known: dict[tuple[object, ...], NDArray[np.bool_]] = {}
-    useful = []
+    known: dict[tuple[object, ...], list[NDArray[np.bool_]]] = {}
+    of_group = []
     for g, group in enumerate(groups):
         key = (group.slots, *links.of_group(g))  # equal pods need one filter
         if key not in known:
             known[key] = _GroupFilter(model, links, g, listed[group.slots], branches, ceiling_s).kept()
-        if known[key].sum() > MOST_PRICED:
+        if max(int(kept.sum()) for kept in known[key]) > MOST_PRICED:
             raise TooManyPatternsError
-        useful.append(known[key])
-    return useful
+        of_group.append(known[key])
+    return [list(kept) for kept in zip(*of_group, strict=True)]
 
 
 class _GroupFilter:
@@ -109,49 +108,35 @@ class _GroupFilter:
     ) -> None:
         self.model, self.links, self.g = model, links, g
         self.contents, self.branches, self.ceiling_s = contents, branches, ceiling_s
-        tables = model.tables
         self.floor_s = model.column_lower(int(model.hop_forward[0])) if len(model.hop_forward) else 0.0
         self.forward_s = self._crossing_s(reverse=False)
         self.backward_s = self._crossing_s(reverse=True)
-        ring = model.base
-        high = ring.bytes_per_layer * model.high_of_stage + ring.bytes_extra
-        self.own_s = high * max(model.across_rate, 1.0 / model.best.local_bytes_per_s)
-        self.tail_s = tail_floor_s(tables)
-        self.step_s = tables.optimizer_layer_s * model.low_of_stage + tables.optimizer_extra_s
+        self.partial = contents.partial
 
-    def kept(self) -> NDArray[np.bool_]:
-        """[P]"""
-        model, size = self.model, len(self.contents)
-        kept = np.zeros(size, dtype=bool)
-        left = np.arange(size)
-        partial = np.zeros((size, 0))
-        load = np.zeros(size)
-        if model.load_rows:
-            partial = self.contents.partial.astype(float)
-            load = self._card_load(partial)
+    def kept(self) -> list[NDArray[np.bool_]]:
+        """[P] of every branch."""
+        left = np.arange(len(self.contents))
+        if self.model.load_rows:
             # what the least demanding mixture of all branches rules out, each of them does
-            lenient = self._least_with_rings(
-                partial,
-                load,
-                np.min([one.ends_s(model.tables) for one in self.branches], axis=0),
-                min(one.start_s for one in self.branches),
+            lenient = replace(
+                self.branches[0],
+                low=np.min([one.low for one in self.branches], axis=0),
+                high=np.max([one.high for one in self.branches], axis=0),
+                room_s=np.max([one.room_s for one in self.branches], axis=0),
             )
-            left = np.flatnonzero(lenient <= self.ceiling_s * (1 + ROUNDING))
+            left = left[self._fits(left, lenient)]
+        found = []
         for prices in self.branches:
-            contents = self.contents.chosen(left)
-            lift = self._hop_lift(contents, prices)
-            fits = np.ones(len(left), dtype=bool)
-            if model.load_rows:
-                lift += self._ring_lift(partial[left], load[left], prices)
-                least = self._least_with_rings(
-                    partial[left], load[left], prices.ends_s(model.tables), prices.start_s
-                )
-                fits = least <= self.ceiling_s * (1 + ROUNDING)
+            rest, lift = left, np.zeros(len(left))
+            if self.model.load_rows:
+                rest = left[self._fits(left, prices)]
+                lift = self._ring_lift(rest, prices)
+            lift = lift + self._hop_lift(self.contents.chosen(rest), prices)
             slack = self.ceiling_s - prices.bound_s
-            fits &= lift <= slack * (1 + ROUNDING) + 1e-12
-            kept[left[fits]] = True
-            left = left[~fits]
-        return kept
+            kept = np.zeros(len(self.contents), dtype=bool)
+            kept[rest[lift <= slack * (1 + ROUNDING) + 1e-12]] = True
+            found.append(kept)
+        return found
 
     def _crossing_s(self, *, reverse: bool) -> list[tuple[NDArray[np.bool_], Array]]:
         """What a hop of the boundary's direction costs over `Contents.grid`, of the cells that must leave a
@@ -184,39 +169,33 @@ class _GroupFilter:
             np.maximum(lift, contents.look_up(tables.boundary_cells(j), table), out=lift)
         return lift
 
-    def _card_load(self, partial: Array) -> Array:
+    def _card_s(self, partial: NDArray[np.bool_], prices: Prices) -> Array:
         """[P] least seconds a card of the group needs for the rings on it."""
         model, ring = self.model, self.model.base
+        on_card = partial.astype(float)
         # the rings on the card have at least what the other stages cannot take
-        layers = np.maximum(
-            partial @ model.low_of_stage.astype(float),
-            model.tables.total_layers - (1 - partial) @ model.high_of_stage.astype(float),
-        )
-        least = ring.bytes_per_layer * layers + partial @ ring.bytes_extra
+        low, high = prices.of_stage(prices.low), prices.of_stage(prices.high)
+        layers = np.maximum(on_card @ low, model.tables.total_layers - (1 - on_card) @ high)
+        least = ring.bytes_per_layer * layers + on_card @ ring.bytes_extra
         return np.asarray(model.tables.tensor * least / self.links.card[self.g])
 
-    def _least_with_rings(self, partial: Array, load: Array, ends_s: Array, start_s: float) -> Array:
-        """[P] least T of a plan in which some node has the content.
+    def _fits(self, chosen: IntArray, prices: Prices) -> NDArray[np.bool_]:
+        """[chosen] whether every ring on the card has room for all of them."""
+        partial = self.partial[chosen]
+        tightest = np.where(partial, prices.room_s, np.inf).min(axis=1)
+        return np.asarray(self._card_s(partial, prices) <= tightest * (1 + ROUNDING))
 
-        A stage on it ends, its ring shares the card, the step follows; or all stages end, and the gather of a
-        stage on it shares the card.
-        """
-        model, tables = self.model, self.model.tables
-        sync, gather = model.proportion(tables.sync), model.proportion(tables.gather)
-        least = np.zeros(len(load))
-        for s in range(tables.pipeline):
-            with_it = float(ends_s[s]) + model.exposed_share(tables.sync, s) * sync * load + self.tail_s
-            if tables.gather_exposed:
-                by_gather = start_s + float(self.step_s[s]) + gather * load + tables.fixed_s
-                with_it = np.maximum(with_it, by_gather)
-            np.maximum(least, partial[:, s] * with_it, out=least)
-        return least
-
-    def _ring_lift(self, partial: Array, load: Array, prices: Prices) -> Array:
-        """[P] least increase of T by the rings that share the node's card."""
-        lift = np.zeros(len(load))
+    def _ring_lift(self, chosen: IntArray, prices: Prices) -> Array:
+        """[chosen] least increase of T by the rings that share the node's card."""
+        model, ring = self.model, self.model.base
+        partial = self.partial[chosen]
+        card_s = self._card_s(partial, prices)
+        high = ring.bytes_per_layer * prices.of_stage(prices.high) + ring.bytes_extra
+        # what the relaxation may count for a ring by itself
+        own_s = high * max(model.across_rate, 1.0 / model.best.local_bytes_per_s)
+        lift = np.zeros(len(chosen))
         for s in np.flatnonzero(prices.load):
-            lift += partial[:, s] * (prices.load[s] * np.maximum(0.0, load - self.own_s[s]))
+            lift += partial[:, s] * (prices.load[s] * np.maximum(0.0, card_s - own_s[s]))
         return lift
 
 

@@ -143,15 +143,17 @@ def check_contents(tables: CostTables, best: Optimum, groups: list[Group]) -> No
     split = SplitModel(tables, ceiling_s, *kept)
     cuts = interval_cuts(tables)
     solved = relaxed(split, cuts, branch)
-    prices = Prices.of(split, solved)
-    assert prices is not None
+    prices = Prices.of(split, solved, branch.low, branch.high)
+    if split.load_rows:
+        room_s = [split.most(int(load), time_limit_s=LIMIT_S) for load in split.load]
+        prices = replace(prices, room_s=np.array(room_s))
     listed = {group.slots: node_contents(tables, group.slots) for group in groups}
-    masks = useful_contents(split, groups, listed, [prices], ceiling_s)
+    masks = useful_contents(split, groups, listed, [prices], ceiling_s)[0]
     useful = [listed[group.slots].chosen(mask) for group, mask in zip(groups, masks, strict=True)]
     check_held(best, groups, useful)
     bounds = []
     for priced in (False, True):
-        model = PatternModel(tables, ceiling_s, *kept, groups, useful, priced=priced)
+        model = PatternModel(tables, ceiling_s, branch.low, branch.high, groups, useful, priced=priced)
         solved = relaxed(model, cuts, branch)
         assert solved.bound <= 1.0
         affordable = model.affordable(solved, ceiling_s)
