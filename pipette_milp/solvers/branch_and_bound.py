@@ -33,8 +33,14 @@ from pipette_milp.solvers.workers import Done, Job, Pool
 COARSE_GAP = 0.03
 """Gap asked for first; then the wanted one, then half of it. Coarse questions are answered quickly, and what
 they close stays closed."""
-DEPTH_LIMITS_S = (5.0, 15.0, 25.0, 40.0, 60.0)
+DEPTH_LIMITS_S = (5.0, 12.0, 12.0, 40.0, 60.0)
 """Time limit of a bound job by depth: split, one group, groups, groups again, exact arcs."""
+LONE_LIMIT_S = 4.0
+"""The same where a slow node is a group of its own: the groups from the start, because a single group says
+too little, and little time at first."""
+EASED = 0.003
+"""Once better plans have lowered the question by this much since a family was first asked, it is asked at
+the first depths again: an easier question may need no groups."""
 PATIENCE = (0.0, 0.02, 0.04, 0.10, 0.15)
 """By how much of the incumbent a family's bound must be lower than that of one that can be asked cheaply, so
 that it goes first, by depth: the least bound decides the proof, but not every second lifts it equally
@@ -102,6 +108,8 @@ class _Run:
     searched_s: np.ndarray = field(init=False)
     built: IntArray = field(init=False)
     """Per family the next of `BUILD_GAINS`."""
+    asked_s: np.ndarray = field(init=False)
+    """Ceiling of the family's first question at a depth above 0, 0 before; see `EASED`."""
     settled: np.ndarray = field(init=False)
     """Whether the exact model answered the family's question of now; its bound may be short of the ceiling by
     the solver's tolerance."""
@@ -111,6 +119,7 @@ class _Run:
         self.cut_short = np.full(len(self.state.families), len(DEPTH_LIMITS_S))
         self.searched_s = np.zeros(len(self.state.families))
         self.built = np.zeros(len(self.state.families), dtype=np.int64)
+        self.asked_s = np.zeros(len(self.state.families))
         self.settled = np.zeros(len(self.state.families), dtype=bool)
         self.rng = np.random.default_rng(self.state.limits.seed)
 
@@ -189,6 +198,9 @@ class _Run:
         """The open family with the least bound that can still be asked something."""
         state = self.state
         ceiling = self.ceiling_s
+        eased = self.asked_s > ceiling * (1 + EASED)
+        self.depth[eased] = np.minimum(self.depth[eased], 1)
+        self.asked_s[eased] = 0.0
         open_ = np.flatnonzero((state.lower < ceiling) & (self.depth < len(DEPTH_LIMITS_S)) & ~self.settled)
         waiting = [int(k) for k in open_ if int(k) not in busy]
         reference = state.incumbent_s if math.isfinite(state.incumbent_s) else float(state.lower.max())
@@ -200,8 +212,10 @@ class _Run:
             if depth == EXACT_DEPTH and (arcs > EXACT_ARCS or tables.detail is not None):
                 self.depth[family] += 1
                 continue
-            limit = DEPTH_LIMITS_S[depth] * self.time_factor
-            return self.bound_job(family, depth, ceiling, limit, tag="bound")
+            if depth > 0 and self.asked_s[family] == 0.0:
+                self.asked_s[family] = ceiling
+            limit = DEPTH_LIMITS_S[depth] if depth != 1 or not has_lone_nodes(tables) else LONE_LIMIT_S
+            return self.bound_job(family, depth, ceiling, limit * self.time_factor, tag="bound")
         return None
 
     def next_longer(self, pool: Pool, busy: set[int]) -> Job | None:
@@ -295,6 +309,12 @@ class _Run:
             state.raise_bound(family, bound.bound_s * scale, by_solver=by_solver, by=bound.by)
 
 
+def has_lone_nodes(tables: CostTables) -> bool:
+    """Whether some node is a group of its own, a slow one."""
+    groups = find_groups(tables)
+    return len(groups) > len(one_group(tables)) and min(len(group.nodes) for group in groups) == 1
+
+
 def _load_kernels(tables: CostTables) -> None:
     """Evaluate any plan while the workers are busy: loading compiled kernels takes a second, which the answer
     to an interrupt should not have to wait for."""
@@ -331,20 +351,16 @@ def bound_job(
         return enumerate_job(evaluator, ceiling_s, time_limit_s)
     if depth == EXACT_DEPTH:
         return exact_job(tables, ceiling_s, time_limit_s, seed, known, lower_s)
-    coarse = one_group(tables)
-    fine = coarse if pods is not None else find_groups(tables)
-    groups = coarse if depth == 1 else fine
-    # whole numbers wait for every family's relaxation where there are many pods, and for the finer groups
-    # where a slow node is one of its own, of which a single group says too little
-    lone = len(fine) > len(coarse) and min(len(group.nodes) for group in fine) == 1
-    last = pods is None and not lone
+    coarse = pods is not None or (depth == 1 and not has_lone_nodes(tables))
+    groups = one_group(tables) if coarse else find_groups(tables)
+    # whole numbers wait for every family's relaxation where there are many pods
     bound = bound_family(
         evaluator,
         groups,
         ceiling_s,
         time_limit_s=0.9 * time_limit_s,
         known_s=branches_s,
-        whole=depth > 1 or last,
+        whole=depth > 1 or pods is None,
         pods=pods,
     )
     if bound.relaxed is not None and tables.detail is None:

@@ -10,7 +10,7 @@ rows with the same two are one look-up.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import comb
 
 import numpy as np
@@ -58,6 +58,18 @@ class Contents:
     def partial(self) -> NDArray[np.bool_]:
         """[P, p] whether a node holds some of a stage's cells, but not all."""
         return (self.held > 0) & (self.held < self.data)
+
+    @cached_property
+    def ring_sets(self) -> tuple[NDArray[np.bool_], IntArray]:
+        """[R, p] the different rows of `partial`, and [P] which of them each content has: a twelfth of the
+        contents in number where they are many."""
+        packed = np.packbits(self.partial, axis=1)
+        _, first, which = np.unique(
+            np.ascontiguousarray(packed).view(f"V{packed.shape[1]}").ravel(),
+            return_index=True,
+            return_inverse=True,
+        )
+        return self.partial[first], np.asarray(which.ravel(), dtype=np.int64)
 
     def chosen(self, which: NDArray[np.bool_] | IntArray) -> Contents:
         """Some of them, by mask or index."""

@@ -286,7 +286,8 @@ def _bound_in_unit(
         return search.answer(opened)
     try:
         listed = {group.slots: node_contents(tables, group.slots) for group in groups}
-        useful = useful_contents(split, groups, listed, [one.prices for one in opened], ceiling_s)
+        prices = [one.prices for one in opened]
+        useful = useful_contents(split, groups, listed, prices, ceiling_s, deadline=deadline)
     except TooManyPatternsError:
         return search.answer(opened)
     opened = [replace(one, useful=kept) for one, kept in zip(opened, useful, strict=True)]

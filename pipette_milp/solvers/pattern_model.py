@@ -393,12 +393,14 @@ class PatternModel(ContentColumns):
         self.content_row(
             [(some, 1.0)], (s, s), of_group(g, lambda held, _: -(held > 0).astype(float)), at_least=0.0
         )
-        least = self.base.bytes_per_layer * self.low_of_stage + self.base.bytes_extra
-        others = np.sort(np.delete(least, s))
-        # seconds of its card by the number of rings on it, the others as short as they can be
-        of_rings = (
-            tables.tensor / self.links.card[g] * (least[s] + np.concatenate([[0.0], np.cumsum(others)]))
-        )
+        others = np.delete(np.arange(tables.pipeline), s)
+        # rings on the card, s among them: each has its least layers, together what the others cannot take
+        low = self.low_of_stage[s] + np.cumsum(np.sort(self.low_of_stage[others]))
+        taken = np.cumsum(np.sort(self.high_of_stage[others]))[::-1]
+        layers = np.maximum([self.low_of_stage[s], *low], tables.total_layers - np.array([*taken, 0]))
+        extra = self.base.bytes_extra[s] + np.cumsum(np.sort(self.base.bytes_extra[others]))
+        sent = self.base.bytes_per_layer * layers + np.array([self.base.bytes_extra[s], *extra])
+        of_rings = tables.tensor / self.links.card[g] * sent
 
         def card_s(held: IntArray, rings: IntArray) -> Array:
             partial = (held > 0) & (held < tables.data)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+import time
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +69,8 @@ def useful_contents(
     listed: dict[int, Contents],
     branches: list[Prices],
     ceiling_s: float,
+    *,
+    deadline: float = math.inf,
 ) -> list[list[NDArray[np.bool_]]]:
     """For every branch, per group, which contents can be part of a plan with T <= ceiling.
 
@@ -77,6 +81,7 @@ def useful_contents(
     Args:
         listed: by the slots of a group all contents of its nodes.
         branches: prices of every part of the layer splits that is open.
+        deadline: on the monotonic clock; what was not looked at by then is left in.
 
     Raises:
         TooManyPatternsError: more than `MOST_PRICED` in a group.
@@ -87,7 +92,9 @@ def useful_contents(
     for g, group in enumerate(groups):
         key = (group.slots, *links.of_group(g))  # equal pods need one filter
         if key not in known:
-            known[key] = _GroupFilter(model, links, g, listed[group.slots], branches, ceiling_s).kept()
+            known[key] = _GroupFilter(
+                model, links, g, listed[group.slots], branches, ceiling_s, deadline
+            ).kept()
         if max(int(kept.sum()) for kept in known[key]) > MOST_PRICED:
             raise TooManyPatternsError
         of_group.append(known[key])
@@ -105,36 +112,33 @@ class _GroupFilter:
         contents: Contents,
         branches: list[Prices],
         ceiling_s: float,
+        deadline: float,
     ) -> None:
         self.model, self.links, self.g = model, links, g
         self.contents, self.branches, self.ceiling_s = contents, branches, ceiling_s
         self.floor_s = model.column_lower(int(model.hop_forward[0])) if len(model.hop_forward) else 0.0
         self.forward_s = self._crossing_s(reverse=False)
         self.backward_s = self._crossing_s(reverse=True)
-        self.partial = contents.partial
+        self.ring_sets, self.set_of_content = contents.ring_sets
+        self.deadline = deadline
 
     def kept(self) -> list[NDArray[np.bool_]]:
         """[P] of every branch."""
-        left = np.arange(len(self.contents))
-        if self.model.load_rows:
-            # what the least demanding mixture of all branches rules out, each of them does
-            lenient = replace(
-                self.branches[0],
-                low=np.min([one.low for one in self.branches], axis=0),
-                high=np.max([one.high for one in self.branches], axis=0),
-                room_s=np.max([one.room_s for one in self.branches], axis=0),
-            )
-            left = left[self._fits(left, lenient)]
         found = []
         for prices in self.branches:
-            rest, lift = left, np.zeros(len(left))
+            if time.monotonic() > self.deadline:
+                found.append(np.ones(len(self.contents), dtype=bool))
+                continue
+            left = np.arange(len(self.contents))
+            lift = np.zeros(len(left))
             if self.model.load_rows:
-                rest = left[self._fits(left, prices)]
-                lift = self._ring_lift(rest, prices)
-            lift = lift + self._hop_lift(self.contents.chosen(rest), prices)
+                card_s = self._card_s(prices)
+                left = np.flatnonzero(self._fits(card_s, prices)[self.set_of_content])
+                lift = self._ring_lift(card_s, prices)[self.set_of_content[left]]
+            lift = lift + self._hop_lift(self.contents.chosen(left), prices)
             slack = self.ceiling_s - prices.bound_s
             kept = np.zeros(len(self.contents), dtype=bool)
-            kept[rest[lift <= slack * (1 + ROUNDING) + 1e-12]] = True
+            kept[left[lift <= slack * (1 + ROUNDING) + 1e-12]] = True
             found.append(kept)
         return found
 
@@ -169,33 +173,30 @@ class _GroupFilter:
             np.maximum(lift, contents.look_up(tables.boundary_cells(j), table), out=lift)
         return lift
 
-    def _card_s(self, partial: NDArray[np.bool_], prices: Prices) -> Array:
-        """[P] least seconds a card of the group needs for the rings on it."""
+    def _card_s(self, prices: Prices) -> Array:
+        """[R] least seconds a card of the group needs for every set of rings on it."""
         model, ring = self.model, self.model.base
-        on_card = partial.astype(float)
+        on_card = self.ring_sets.astype(float)
         # the rings on the card have at least what the other stages cannot take
         low, high = prices.of_stage(prices.low), prices.of_stage(prices.high)
         layers = np.maximum(on_card @ low, model.tables.total_layers - (1 - on_card) @ high)
         least = ring.bytes_per_layer * layers + on_card @ ring.bytes_extra
         return np.asarray(model.tables.tensor * least / self.links.card[self.g])
 
-    def _fits(self, chosen: IntArray, prices: Prices) -> NDArray[np.bool_]:
-        """[chosen] whether every ring on the card has room for all of them."""
-        partial = self.partial[chosen]
-        tightest = np.where(partial, prices.room_s, np.inf).min(axis=1)
-        return np.asarray(self._card_s(partial, prices) <= tightest * (1 + ROUNDING))
+    def _fits(self, card_s: Array, prices: Prices) -> NDArray[np.bool_]:
+        """[R] whether every ring on the card has room for all of them."""
+        tightest = np.where(self.ring_sets, prices.room_s, np.inf).min(axis=1)
+        return np.asarray(card_s <= tightest * (1 + ROUNDING))
 
-    def _ring_lift(self, chosen: IntArray, prices: Prices) -> Array:
-        """[chosen] least increase of T by the rings that share the node's card."""
+    def _ring_lift(self, card_s: Array, prices: Prices) -> Array:
+        """[R] least increase of T by the rings that share the node's card."""
         model, ring = self.model, self.model.base
-        partial = self.partial[chosen]
-        card_s = self._card_s(partial, prices)
         high = ring.bytes_per_layer * prices.of_stage(prices.high) + ring.bytes_extra
         # what the relaxation may count for a ring by itself
         own_s = high * max(model.across_rate, 1.0 / model.best.local_bytes_per_s)
-        lift = np.zeros(len(chosen))
+        lift = np.zeros(len(card_s))
         for s in np.flatnonzero(prices.load):
-            lift += partial[:, s] * (prices.load[s] * np.maximum(0.0, card_s - own_s[s]))
+            lift += self.ring_sets[:, s] * (prices.load[s] * np.maximum(0.0, card_s - own_s[s]))
         return lift
 
 
