@@ -58,9 +58,10 @@ class Prices:
             room_s,
         )
 
-    def of_stage(self, layers: IntArray) -> IntArray:
-        """[p] layers of the pipeline stages, from those of the virtual ones."""
-        return np.asarray(layers.reshape(-1, len(self.load)).sum(axis=0))
+    def of_stages(self, total_layers: int) -> tuple[IntArray, IntArray]:
+        """[p] each: least and most layers of the pipeline stages."""
+        low, high = (one.reshape(-1, len(self.load)).sum(axis=0) for one in (self.low, self.high))
+        return low, np.minimum(high, total_layers)
 
 
 def useful_contents(
@@ -178,7 +179,7 @@ class _GroupFilter:
         model, ring = self.model, self.model.base
         on_card = self.ring_sets.astype(float)
         # the rings on the card have at least what the other stages cannot take
-        low, high = prices.of_stage(prices.low), prices.of_stage(prices.high)
+        low, high = prices.of_stages(model.tables.total_layers)
         layers = np.maximum(on_card @ low, model.tables.total_layers - (1 - on_card) @ high)
         least = ring.bytes_per_layer * layers + on_card @ ring.bytes_extra
         return np.asarray(model.tables.tensor * least / self.links.card[self.g])
@@ -191,9 +192,10 @@ class _GroupFilter:
     def _ring_lift(self, card_s: Array, prices: Prices) -> Array:
         """[R] least increase of T by the rings that share the node's card."""
         model, ring = self.model, self.model.base
-        high = ring.bytes_per_layer * prices.of_stage(prices.high) + ring.bytes_extra
+        _, high = prices.of_stages(model.tables.total_layers)
         # what the relaxation may count for a ring by itself
-        own_s = high * max(model.across_rate, 1.0 / model.best.local_bytes_per_s)
+        most = ring.bytes_per_layer * high + ring.bytes_extra
+        own_s = most * max(model.across_rate, 1.0 / model.best.local_bytes_per_s)
         lift = np.zeros(len(card_s))
         for s in np.flatnonzero(prices.load):
             lift += self.ring_sets[:, s] * (prices.load[s] * np.maximum(0.0, card_s - own_s[s]))

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 
+from pipette_milp.arrays import Array
 from pipette_milp.certificates import Certificate, Ground, certify, recheck_bounds
 from pipette_milp.certificates.check import (
     ContentBound,
@@ -40,6 +42,8 @@ from pipette_milp.solvers.family_bound import bound_family, tightened_layers
 from pipette_milp.solvers.groups import find_groups, one_group
 from pipette_milp.solvers.interval_cuts import interval_cuts
 from pipette_milp.solvers.patterns import Prices, useful_contents
+from pipette_milp.solvers.relaxed import tail_floor_s
+from pipette_milp.solvers.split_model import SplitModel
 from pipette_milp.verify import verify
 from tests.conftest import INSTANCES
 from tests.oracle.tiny_tables import exhaustive
@@ -111,9 +115,24 @@ def frame_and_prices(seed: int, factor: float) -> tuple[Frame, Any, SplitPrices,
     if solved.row_duals is None:
         return None
     prices = split_prices(frame, model, solved.row_duals, solved.row_duals, [])
-    known = Prices.of(model, solved)
-    assert known is not None
+    known = Prices.of(model, solved, model.low, model.high)
     return frame, model, prices, known
+
+
+def room_after(model: SplitModel, prices: SplitPrices, target_s: float) -> Array:
+    """[p] what the ends of stages and the start of the step leave to a stage's ring."""
+    tables = model.tables
+    room_s = np.full(tables.pipeline, np.inf)
+    for s in range(tables.pipeline):
+        sync = model.exposed_share(tables.sync, s) * model.proportion(tables.sync)
+        if sync > 0:
+            room_s[s] = (target_s - tail_floor_s(tables) - prices.finish_s[s]) / sync
+        gather = model.proportion(tables.gather)
+        if tables.gather_exposed and gather > 0:
+            step_s = tables.optimizer_layer_s * model.low_of_stage[s] + tables.optimizer_extra_s[s]
+            left_s = target_s - prices.start_s - step_s - tables.fixed_s
+            room_s[s] = min(room_s[s], left_s / gather)
+    return room_s
 
 
 def test_the_search_for_contents_finds_what_the_solvers_filter_keeps() -> None:
@@ -123,11 +142,11 @@ def test_the_search_for_contents_finds_what_the_solvers_filter_keeps() -> None:
         if found is None:
             continue
         frame, model, prices, known = found
-        # the same prices for both; the search looks at ends, the filter must not know better
-        same = Prices(prices.bound_s, known.hop_forward, known.hop_backward, known.load, prices.start_s)
+        # the same prices for both; the search looks at ends, the filter at the room they leave
+        same = replace(known, bound_s=prices.bound_s, room_s=room_after(model, prices, frame.target))
         for groups in (one_group(frame.tables), find_groups(frame.tables)):
             listed = {group.slots: node_contents(frame.tables, group.slots) for group in groups}
-            masks = useful_contents(model, groups, listed, [same], frame.target)
+            (masks,) = useful_contents(model, groups, listed, [same], frame.target)
             possible = contents_of_groups(frame, model, prices, groups, [])
             for group, mask, held in zip(groups, masks, possible, strict=True):
                 wanted = {tuple(row) for row in listed[group.slots].held[mask].tolist()}
