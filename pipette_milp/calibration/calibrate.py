@@ -19,19 +19,19 @@ from pipette_milp.arrays import Array, IntArray
 from pipette_milp.calibration.evaluate import memory_estimate
 from pipette_milp.calibration.express import Expressed, express
 from pipette_milp.calibration.facts import Refused
-from pipette_milp.calibration.fit import value_of, with_values
 from pipette_milp.calibration.least_squares import Parameter, fit
+from pipette_milp.calibration.parameters import value_of, with_values
 from pipette_milp.calibration.prepared import Prepared, prepared_run
 from pipette_milp.calibration.runs import Run, RunTable
 from pipette_milp.errors import InputError
-from pipette_milp.schema.constants import CostConstants, default_constants
+from pipette_milp.schema.constants import OTHER_ARCHITECTURE, CostConstants, default_constants
 
 SCALES = np.geomspace(0.4, 2.5, 37)
 """Grid of scales, 5 % apart; between them the logarithm of an estimate is interpolated."""
 ENOUGH = 10
 """Timed runs from which on more than a scale is tried."""
 FOLDS = 5
-MOST = {"matrix_efficiency": 1.0, "launch_s": 1e-4, "elementwise_passes": 4.0}
+MOST = {"matrix_efficiency": 1.0, "launch_s": 2e-4, "elementwise_passes": 4.0}
 """Largest plausible values, see `CostConstants`."""
 
 
@@ -180,7 +180,9 @@ def _fit_figures(
 ) -> tuple[dict[str, float], float, float] | None:
     """Efficiency, launch time and passes of the runs' GPUs and frameworks; error after, error
     cross-validated."""
-    names = [f"matrix_efficiency.{name}" for name in dict.fromkeys(item.architecture for item in runs)]
+    known = constants.matrix_efficiency
+    used = {name if name in known else OTHER_ARCHITECTURE for item in runs for name in item.architectures}
+    names = [f"matrix_efficiency.{name}" for name in sorted(used)]
     for profile in dict.fromkeys(item.profile for item in runs):
         if profile in constants.frameworks:
             names += [f"frameworks.{profile}.launch_s", f"frameworks.{profile}.elementwise_passes"]

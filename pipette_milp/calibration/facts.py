@@ -193,11 +193,12 @@ class ClusterFacts:
     """Measured bus bandwidth of a large all-reduce by number of nodes; what a node attains then."""
 
 
-ATTAINED_FRACTIONS = {"omni-path": 0.22}
-"""Attained / nominal rate of large collectives where the preset rule (InfiniBand) does not hold: Omni-Path
-moves data with the host's processors. Fitted, as the twelfth constant, to BigScience's 25 runs with hidden
-size 14336, whose data degrees go from 4 to 32: mean error 6.5 % with 0.15, 5.2 % with 0.20, 5.8 % with 0.25,
-7.5 % with 0.40. It serves the V100 runs on the same network too."""
+ATTAINED_FRACTIONS = {"omni-path": 0.21}
+"""Attained / nominal rate of large collectives where the preset rule (InfiniBand) does not hold. Measured,
+not fitted: an all-reduce of 4 GB on four nodes of Jean Zay has a bus bandwidth of 84.6 of 400 Gbit/s
+(BigScience, experiments/bandwidth/all_reduce_bench-32gb-4n.txt). NCCL's rings passed two of the four cards
+there and got 42 Gbit/s of each; one ring over one card of an A100 node got 40.5
+(all_reduce_bench-a100-n4.txt), 16 nodes 54 (n16_32gb_all_reduce_bench.txt)."""
 
 CLUSTERS: tuple[tuple[str, ClusterFacts], ...] = (
     (
@@ -239,7 +240,7 @@ CARDS_OF_GPU: tuple[tuple[str, tuple[int, int, float]], ...] = (
     ("H200", (8, 8, 50e9)),
     ("H100", (8, 8, 50e9)),
     ("A100", (8, 8, 25e9)),
-    ("V100", (4, 4, 12.5e9)),
+    ("V100", (8, 4, 12.5e9)),
 )
 """GPUs and network cards of the vendor's reference node, bytes/s of a card (DGX and NVL72 data sheets),
 where nothing else is known."""

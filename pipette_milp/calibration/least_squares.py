@@ -68,7 +68,12 @@ def fit(
     at = np.clip(start if initial is None else np.log(initial), low, high)
     damping, evaluations = 1e-3, 1
     every = np.arange(weights.size)
-    now = residuals(np.exp(at), every)
+
+    def of(point: Array) -> Array:
+        # exp(log(bound)) may round to beyond the bound
+        return np.clip(np.exp(point), [item.low for item in parameters], [item.high for item in parameters])
+
+    now = residuals(of(at), every)
     jacobian = np.zeros((now.size, at.size))
 
     def cost(values: Array, point: Array, spread: float) -> float:
@@ -83,7 +88,7 @@ def fit(
             moved[k] += STEP if at[k] + STEP <= high[k] else -STEP
             rows = affected[k]
             jacobian[:, k] = 0.0
-            jacobian[rows, k] = (residuals(np.exp(moved), rows) - now[rows]) / (moved[k] - at[k])
+            jacobian[rows, k] = (residuals(of(moved), rows) - now[rows]) / (moved[k] - at[k])
             evaluations += 1
         huber = weights * np.minimum(1.0, HUBER / np.maximum(np.abs(now) / spread, 1e-12)) / spread**2
         normal = jacobian.T @ (huber[:, None] * jacobian) + np.diag(1 / sigma**2)
@@ -92,13 +97,13 @@ def fit(
         for _ in range(6):
             change = np.linalg.solve(normal + damping * np.diag(np.diag(normal)), -gradient)
             trial = np.clip(at + np.clip(change, -0.5, 0.5), low, high)
-            after = residuals(np.exp(trial), every)
+            after = residuals(of(trial), every)
             evaluations += 1
             gain = before - cost(after, trial, spread)
             if gain > 0:
                 at, now, improved = trial, after, True
                 if accepted is not None:
-                    accepted(np.exp(at))
+                    accepted(of(at))
                 damping = max(damping / 5, 1e-6)
                 break
             damping *= 6
@@ -109,7 +114,7 @@ def fit(
         if not improved or gain < 1e-3 * before:
             break
     errors = np.sqrt(np.maximum(np.diag(np.linalg.inv(normal)), 0.0))
-    return Fit(np.exp(at), errors, before, evaluations)
+    return Fit(of(at), errors, before, evaluations)
 
 
 def weighted_median(values: Array, weights: Array) -> float:

@@ -29,9 +29,10 @@ class Prepared:
         return self.expressed.run
 
     @property
-    def architecture(self) -> str:
-        found = chip(self.cluster.gpu.name)
-        return found.architecture if found is not None else "other"
+    def architectures(self) -> frozenset[str]:
+        """Of all its kinds of GPU."""
+        chips = [chip(gpu.name) for gpu in self.cluster.gpu_types]
+        return frozenset("other" if found is None else found.architecture for found in chips)
 
     @property
     def profile(self) -> str:

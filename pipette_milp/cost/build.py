@@ -113,6 +113,7 @@ class CostModel:
             self.transformer,
             self.instance.training,
             self.profile,
+            self.constants.communicator_bytes,
             self.constants.activation_scale,
             self.measured_layers,
         )
@@ -285,7 +286,11 @@ class CostModel:
             ),
             gather=parts.ring(parts.gather_passes, float(ELEMENT_BYTES[training.precision])),
             gather_exposed=not configuration.overlap.parameter_gather,
-            embedding_bytes=float(rows * model.hidden_size) * parts.gradient_bytes if tied_exchange else 0.0,
+            embedding_bytes=(
+                float(rows * model.hidden_size) * self._tied_gradient_bytes(configuration)
+                if tied_exchange
+                else 0.0
+            ),
             embedding_latency_s=(
                 communication.COLLECTIVE_BASE_S + 2 * communication.NODE_STEP_S if tied_exchange else 0.0
             ),
@@ -331,6 +336,17 @@ class CostModel:
                 else 0.0
             ),
         )
+
+    def _tied_gradient_bytes(self, configuration: Configuration) -> float:
+        """Bytes of one gradient of the tied embedding where its two copies are added up.
+
+        DeepSpeed adds the 16-bit gradients of an fp16 run (``pipe/module.py``,
+        ``allreduce_tied_weight_gradients``), others what the gradients are accumulated in.
+        """
+        training = self.instance.training
+        if training.framework == "deepspeed" and training.precision == "fp16":
+            return 2.0
+        return gradient_bytes(configuration)
 
     def _scatters_hops(self, configuration: Configuration) -> bool:
         """Whether the tensor ranks send a share of the activation each, gathered on arrival."""

@@ -145,8 +145,10 @@ class ComputeModel:
         if self.training.flash_attention:
             flop = tokens * transformer.attention_flop(tensor, causal=True)
             efficiency = self.profile.attention_efficiency
-            backward_s = self.products.flash_s(FLASH_BACKWARD_FLOP * flop, efficiency)
-            return self.products.flash_s(flop, efficiency), backward_s, 0.0
+            # half of the scores are masked; the backward takes the exponentials again
+            exponentials = tokens * model.attention_heads / tensor * model.sequence_length / 2
+            backward_s = self.products.flash_s(FLASH_BACKWARD_FLOP * flop, exponentials, efficiency)
+            return self.products.flash_s(flop, exponentials, efficiency), backward_s, 0.0
         length = model.sequence_length
         batch = tokens / length * model.attention_heads / tensor
         product = self.products.product_s

@@ -25,9 +25,6 @@ FRAGMENTATION = 0.05
 v1.2)."""
 GEMM_WORKSPACE_BYTES = 32 * 2**20
 """cuBLAS workspace on Hopper, bytes; smaller on older GPUs."""
-COMMUNICATOR_BYTES = 0.5 * 2**30
-"""Buffers of one NCCL communicator of more than one rank, bytes: channels times buffers of 4 MiB. Four to six
-communicators then hold the 1 to 3 GiB that BigScience's runs show over what torch had allocated."""
 CONTEXT_BYTES = 0.65 * 2**30
 """CUDA context and libraries, bytes: the middle of 0.5 to 0.8 GiB seen in practice."""
 FP8_WEIGHT_BYTES = 2.0
@@ -54,8 +51,8 @@ class StageMemory:
     optimizer_bytes: float
     activations_bytes: float
     other_bytes: float
-    communicators: int = 0
-    """NCCL communicators of more than one rank."""
+    communication_bytes: float = 0.0
+    """Buffers of NCCL, outside of torch."""
 
     @property
     def allocated_peak_bytes(self) -> float:
@@ -73,7 +70,7 @@ class StageMemory:
 
     @property
     def peak_bytes(self) -> float:
-        return self.reserved_peak_bytes + self.communicators * COMMUNICATOR_BYTES + CONTEXT_BYTES
+        return self.reserved_peak_bytes + self.communication_bytes + CONTEXT_BYTES
 
 
 @dataclass(frozen=True)
@@ -119,6 +116,8 @@ class MemoryModel:
     transformer: Transformer
     training: TrainingSection
     profile: FrameworkProfile
+    communicator_bytes: float
+    """Buffers of one communicator of more than one rank."""
     activation_scale: float = 1.0
     """Of all analytic activations; 1 unless a user's own runs say otherwise."""
     measured: tuple[MeasuredLayers, ...] = ()
@@ -146,7 +145,7 @@ class MemoryModel:
             optimizer_bytes=optimizer,
             activations_bytes=self._activations(configuration, layers, in_flight, stage),
             other_bytes=self._other(configuration, layers) + self._fp8_copies(configuration, layers),
-            communicators=self._communicators(configuration),
+            communication_bytes=self._communicators(configuration) * self.communicator_bytes,
         )
 
     def _communicators(self, configuration: Configuration) -> int:

@@ -3,7 +3,9 @@
 * Tiles: a product is computed in tiles of at most 256 x 128, one multiprocessor each at a time; the last
   wave may be nearly empty. Smaller tiles fill it better and reuse their operands less. A product with few
   tiles divides its inner dimension over the idle multiprocessors.
-* Inner dimension: filling and draining a tile's pipeline costs as much as ``contraction_half`` elements.
+* Inner dimension: loading a tile's first operands and storing its result takes ``tile_s`` besides the
+  arithmetic. It is a time, set by the latency of device memory, so it weighs more the faster a multiprocessor
+  computes and the fewer inner elements a tile has.
 * Alignment: tensor-core kernels want multiples of 64 elements; each missing factor of two loses
   ``misalignment``.
 
@@ -34,6 +36,9 @@ WHOLE = 64
 """Elements a dimension should be a multiple of."""
 LEAST_DEPTH = 512
 """Inner elements each part keeps when a product is divided along its inner dimension."""
+USUAL_MULTIPROCESSORS = 128
+"""Of a GPU whose data sheet is not known, for the speed of one: what large GPUs have had since 2020 (108 to
+152)."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +78,7 @@ class Products:
         if min(rows, inner, columns, batch) <= 0:
             return 0.0
         flop = 2.0 * rows * inner * columns * batch
-        speed = self._waves(rows, inner, columns, batch)
-        speed *= inner / (inner + self.constants.contraction_half)
+        speed = self._tiled(rows, inner, columns, batch)
         for dimension in (rows, inner, columns):
             speed *= (1.0 - self.constants.misalignment) ** _missing_factors(dimension)
         moved = (rows * inner + inner * columns + rows * columns) * batch * self.element_bytes
@@ -88,45 +92,58 @@ class Products:
         """Seconds to move ``moved_bytes`` to and from device memory in element-wise kernels."""
         return moved_bytes / self.attained_bytes_per_s
 
-    def flash_s(self, flop: float, efficiency: float) -> float:
-        """Seconds of ``flop`` operations inside a fused attention kernel that reaches ``efficiency`` of the
-        speed of a large product."""
+    def flash_s(self, flop: float, exponentials: float, efficiency: float) -> float:
+        """Seconds of a fused attention kernel: its products at ``efficiency`` of the speed of a large one,
+        and the exponentials of its softmax.
+
+        Tensor cores grew from Ampere to Blackwell, the units for exponentials hardly (arXiv 2407.08608): what
+        the kernel does not overlap comes on top.
+        """
         if flop <= 0:
             return 0.0
         sixteen_bit = self.attained_flop_per_s
         if self.precision == "fp8":  # the fused kernels stay in 16 bit
             sixteen_bit /= self.constants.fp8_matrix_efficiency
             sixteen_bit *= self._sixteen_bit_peak / self.gpu.peak_flop_per_s["fp8"]
-        return flop / (sixteen_bit * efficiency) + self.constants.kernel_s
+        rate = None if self.chip is None else self.chip.exponentials_per_s
+        softmax_s = 0.0 if rate is None else exponentials / (rate * self.constants.exponential_efficiency)
+        return flop / (sixteen_bit * efficiency) + softmax_s + self.constants.kernel_s
 
     @cached_property
     def _sixteen_bit_peak(self) -> float:
         peaks = self.gpu.peak_flop_per_s
         return peaks.get("bf16", peaks.get("fp16", peaks["fp8"] / 2))
 
-    def _waves(self, rows: float, inner: float, columns: float, batch: float) -> float:
-        """Speed with the best tile, relative to a product that fills all multiprocessors at all times."""
+    def _tiled(self, rows: float, inner: float, columns: float, batch: float) -> float:
+        """Speed with the best tile, relative to a product whose tiles fill all multiprocessors at all times
+        and never start or end."""
         multiprocessors = self.chip.multiprocessors if self.chip is not None else None
-        return max(
-            relative * _busy(rows / high, columns / wide, inner, batch, multiprocessors)
-            for high, wide, relative in TILES
-        )
+        one = self.attained_flop_per_s / (multiprocessors or USUAL_MULTIPROCESSORS)
+        best = 0.0
+        for high, wide, relative in TILES:
+            busy, parts = _busy(rows / high, columns / wide, inner, batch, multiprocessors)
+            arithmetic_s = 2.0 * high * wide * (inner / parts) / (one * relative)
+            best = max(best, relative * busy * arithmetic_s / (arithmetic_s + self.constants.tile_s))
+        return best
 
 
-def _busy(down: float, across: float, inner: float, batch: float, multiprocessors: int | None) -> float:
-    """Useful share of the multiprocessors' time with ``down`` x ``across`` tiles, counted with fractions.
+def _busy(
+    down: float, across: float, inner: float, batch: float, multiprocessors: int | None
+) -> tuple[float, float]:
+    """Useful share of the multiprocessors' time with ``down`` x ``across`` tiles, counted with fractions, and
+    the parts that the inner dimension is divided into.
 
     Without a data sheet there are no waves, only partly filled tiles.
     """
     tiles = math.ceil(down) * math.ceil(across) * batch
     useful = down * across * batch / tiles
     if multiprocessors is None:
-        return useful
+        return useful, 1.0
     waves = tiles / multiprocessors
     if waves < 1.0:
         parts = min(1.0 / waves, max(1.0, inner / LEAST_DEPTH))
-        return useful * min(1.0, waves * parts)
-    return useful * waves / math.ceil(waves)
+        return useful * min(1.0, waves * parts), parts
+    return useful * waves / math.ceil(waves), 1.0
 
 
 def _odd(dimension: float, width: int) -> bool:

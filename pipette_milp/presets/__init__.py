@@ -36,6 +36,10 @@ class Chip:
 
     architecture: str
     multiprocessors: int
+    exponentials_per_s: float | None = None
+    """Of its special-function units: 16 a clock and multiprocessor (CUDA C programming guide, throughput of
+    arithmetic instructions), 32 on Blackwell Ultra (5 and 10.7 TExp/s of GB200 and GB300 at verda.com,
+    gb300-nvl72-architecture). The clock is that of the fp32 peak. None for GPUs without fused attention."""
 
 
 @cache
@@ -56,7 +60,10 @@ def chip(gpu_name: str) -> Chip | None:
     if not found:
         family = wanted.replace("_", "-").replace(" ", "-").split("-")[0]
         found = [preset for canonical, preset in known.items() if canonical.split("-")[0] == family]
-    chips = {Chip(preset["architecture"], preset["multiprocessors"]) for preset in found}
+    chips = {
+        Chip(preset["architecture"], preset["multiprocessors"], preset.get("exponentials_per_s"))
+        for preset in found
+    }
     if not chips:
         return None
     # PCIe and SXM parts of one chip differ in the multiprocessors that are switched on

@@ -33,7 +33,7 @@ class FrameworkProfile(FrozenModel):
 
     host_overhead_per_task_s: Annotated[float, Field(ge=0.0, le=0.05)]
     """Host time exposed once per forward or backward of a stage (schedule, device synchronise), seconds."""
-    launch_s: Annotated[float, Field(ge=0.0, le=1e-4)]
+    launch_s: Annotated[float, Field(ge=0.0, le=2e-4)]
     """Host time to issue one kernel, seconds: a layer lasts at least as long as the host needs to issue
     it."""
     elementwise_passes: Annotated[float, Field(ge=0.3, le=4.0)]
@@ -81,15 +81,20 @@ class CostConstants(FrozenModel):
     fp8_matrix_efficiency: Fraction
     """The same for fp8 products relative to 16-bit ones: operands are cast and scaled, feeding takes
     longer."""
+    exponential_efficiency: Fraction
+    """Rate of exponentials that fused attention gets, over that of the GPU's special-function units; those
+    that hide under its products count as free."""
     memory_efficiency: Fraction
     """Attained / peak bandwidth of element-wise kernels."""
-    contraction_half: Annotated[float, Field(ge=0.0, le=1024.0)]
-    """Length of the inner dimension at which a product reaches half its speed: filling and draining of a
-    tile's pipeline, in elements."""
+    tile_s: Annotated[float, Field(ge=0.0, le=2e-5)]
+    """Seconds a tile of a product takes besides its arithmetic: first operands loaded, result stored. A few
+    times the latency of device memory (0.5 to 0.8 us)."""
     misalignment: Annotated[float, Field(ge=0.0, le=0.5)]
     """Speed lost per factor of two that a dimension of a product lacks to a multiple of 64 elements."""
     kernel_s: Annotated[float, Field(ge=0.0, le=2e-5)]
     """Device time of a kernel that moves nothing: start and end, seconds."""
+    communicator_bytes: Annotated[float, Field(ge=0.0, le=2.0 * 2**30)]
+    """Buffers of one NCCL communicator of more than one rank on a GPU: channels times buffers of 4 MiB."""
     frameworks: dict[str, FrameworkProfile]
     time_scale: Scale = 1.0
     """Of compute times; 1 except in a user's own calibration."""

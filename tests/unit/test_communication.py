@@ -212,6 +212,16 @@ def test_the_tied_gradient_is_exchanged_by_first_and_last_stage(dtype: str, size
     assert untied.tables(configuration((3, 3))).embedding_bytes == 0.0
 
 
+def test_deepspeed_adds_up_the_16_bit_gradients_of_the_tied_embedding() -> None:
+    """``allreduce_tied_weight_gradients`` reduces the weight's own gradient, also where others are fp32."""
+    split = configuration((3, 3), gradient_dtype="fp32")
+    training = {"framework": "deepspeed", "precision": "fp16", "gradient_dtype": "fp32"}
+    rows = 50_304  # padded to a multiple of 128
+    assert costs(training=training).tables(split).embedding_bytes == rows * 1024 * 2
+    training["framework"] = "megatron"
+    assert costs(training=training).tables(split).embedding_bytes == rows * 1024 * 4
+
+
 def test_tensor_communication_is_a_part_of_the_tasks() -> None:
     """[V] seconds of a plan's own split: per layer, plus embedding on the first and head on the last."""
     model = costs({"cluster/nodes/0/gpus": 4})

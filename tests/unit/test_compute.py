@@ -53,7 +53,7 @@ def test_a_layer() -> None:
 
 def test_flash_attention_skips_the_masked_half_and_keeps_no_scores() -> None:
     flop = TOKENS * 2 * S * H
-    core = MODEL.products.flash_s(flop, MODEL.profile.attention_efficiency)
+    core = MODEL.products.flash_s(flop, 0.0, MODEL.profile.attention_efficiency)
     assert layer(flash=True).forward_s == pytest.approx(FORWARD + core + ELEMENT_WISE, rel=1e-12)
     speed = 312e12 * default_constants().efficiency_of(None) * MODEL.profile.attention_efficiency
     assert core == pytest.approx(flop / speed + default_constants().kernel_s, rel=1e-12)
@@ -65,7 +65,7 @@ def test_recompute_repeats_the_core_of_attention_or_all_of_the_forward(flash: bo
         layer(flash=flash, recompute=recompute) for recompute in ("none", "selective", "full")
     )
     core = (
-        MODEL.products.flash_s(TOKENS * 2 * S * H, MODEL.profile.attention_efficiency)
+        MODEL.products.flash_s(TOKENS * 2 * S * H, 0.0, MODEL.profile.attention_efficiency)
         if flash
         else SCORES + VALUES + SOFTMAX
     )

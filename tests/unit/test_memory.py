@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from pipette_milp.cost.memory import (
-    COMMUNICATOR_BYTES,
     CONTEXT_BYTES,
     FRAGMENTATION,
     GEMM_WORKSPACE_BYTES,
@@ -114,12 +113,10 @@ def test_sharding_divides_the_optimizer_only() -> None:
 
 
 def test_three_figures() -> None:
-    memory = StageMemory(1e9, 2e9, 6e9, 3e9, 1e9, communicators=4)
+    memory = StageMemory(1e9, 2e9, 6e9, 3e9, 1e9, communication_bytes=2e9)
     assert memory.allocated_peak_bytes == 13e9
     assert memory.reserved_peak_bytes == pytest.approx(13e9 * (1 + FRAGMENTATION))
-    assert memory.peak_bytes == pytest.approx(
-        memory.reserved_peak_bytes + 4 * COMMUNICATOR_BYTES + CONTEXT_BYTES
-    )
+    assert memory.peak_bytes == pytest.approx(memory.reserved_peak_bytes + 2e9 + CONTEXT_BYTES)
     assert 1.028 < memory.reserved_peak_bytes / memory.allocated_peak_bytes < 1.069
 
 

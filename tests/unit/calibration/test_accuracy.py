@@ -13,8 +13,9 @@ from pipette_milp.calibration.accuracy import Judged, accuracy_table, judge, swe
 from pipette_milp.calibration.calibrate import calibrate
 from pipette_milp.calibration.evaluate import Estimate, estimate_run, iteration_s
 from pipette_milp.calibration.express import express
-from pipette_milp.calibration.fit import thinned, touches, value_of, with_values
+from pipette_milp.calibration.fit import thinned
 from pipette_milp.calibration.least_squares import Parameter, fit, weighted_median
+from pipette_milp.calibration.parameters import touches, value_of, with_values
 from pipette_milp.calibration.prepared import prepare
 from pipette_milp.calibration.runs import Run, parse_runs
 from pipette_milp.cli import main
