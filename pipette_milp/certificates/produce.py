@@ -16,9 +16,8 @@ from pipette_milp.arrays import Array, IntArray
 from pipette_milp.certificates.check import SHORT, ContentBound, contents_of_groups, split_prices
 from pipette_milp.certificates.content_search import SplitPrices, TooManyContentsError
 from pipette_milp.certificates.frame import Frame, NamedPattern, significant
-from pipette_milp.certificates.proof import Case, Duals, Path, Proof, Step
+from pipette_milp.certificates.proof import Case, Duals, Path, Proof, Step, family_of
 from pipette_milp.cost.tables import CostTables
-from pipette_milp.schema.plan import Configuration
 from pipette_milp.simulator import PathCounts
 from pipette_milp.solvers.evaluation import balanced_split
 from pipette_milp.solvers.family_bound import VIOLATION, busy_layers, tightened_layers
@@ -40,11 +39,6 @@ def prove(tables: CostTables, target_s: float, *, time_limit_s: float) -> Proof 
     """A proof that no plan of a family takes less than the target; None if none was found in time."""
     frame = Frame.of(tables, target_s)
     return _Prover(frame, time.monotonic() + time_limit_s).prove()
-
-
-def family_of(configuration: Configuration) -> dict[str, object]:
-    """What names a family: its configuration without layers."""
-    return configuration.model_dump(mode="json", exclude={"stages", "layers_per_stage"})
 
 
 @dataclass
@@ -99,7 +93,7 @@ class _Prover:
         used = sorted({path for case in cases if case is not None for path in _paths_of(case)})
         number = {path: index for index, path in enumerate(used)}
         return Proof(
-            family=family_of(self.frame.tables.configuration),  # type: ignore[arg-type]
+            family=family_of(self.frame.tables.configuration),
             paths=tuple(self.paths[path] for path in used),
             least_layers=least_layers,
             cases=tuple(None if case is None else _renumbered(case, number) for case in cases),

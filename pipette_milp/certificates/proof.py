@@ -18,8 +18,21 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
-from pipette_milp.schema.plan import FrozenModel
+from pipette_milp.schema.plan import Configuration, FrozenModel
 from pipette_milp.schema.strict import parse_json, validate
+
+
+def family_of(configuration: Configuration) -> dict[str, JsonValue]:
+    """What names a family: its configuration without layers."""
+    named: dict[str, JsonValue] = configuration.model_dump(
+        mode="json", exclude={"stages", "layers_per_stage"}
+    )
+    return named
+
+
+def family_key(configuration: Configuration) -> str:
+    """`family_of` as text."""
+    return json.dumps(family_of(configuration), sort_keys=True)
 
 
 class Path(FrozenModel):
@@ -74,6 +87,11 @@ class Proof(FrozenModel):
     empty: one case holds all."""
     cases: tuple[Case | None, ...]
     """None: no split within the layer bounds is in this case."""
+
+    @property
+    def key(self) -> str:
+        """`family_key` of the family."""
+        return json.dumps(self.family, sort_keys=True)
 
 
 class Certificate(FrozenModel):

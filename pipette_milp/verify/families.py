@@ -1,22 +1,8 @@
-"""Which family of the search space a configuration belongs to, and times comparable across families."""
+"""Names of configurations in messages, and times comparable across families."""
 
 from __future__ import annotations
 
-import json
-
-from pipette_milp.certificates import Proof
 from pipette_milp.schema.plan import Configuration
-
-
-def family_key(configuration: Configuration) -> str:
-    """Names a configuration without its layer split."""
-    fields = configuration.model_dump(mode="json", exclude={"stages", "layers_per_stage"})
-    return json.dumps(fields, sort_keys=True)
-
-
-def family_key_of(proof: Proof) -> str:
-    """`family_key` of the family that a proof is about."""
-    return json.dumps(proof.family, sort_keys=True)
 
 
 def per_sequence_s(seconds: float, configuration: Configuration) -> float:

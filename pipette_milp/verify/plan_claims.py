@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from pipette_milp.assessment import Assessment, assess
+from pipette_milp.certificates.proof import family_key
 from pipette_milp.cost.build import CostModel
 from pipette_milp.cost.tables import CostTables
 from pipette_milp.errors import PlanError
@@ -19,7 +20,7 @@ from pipette_milp.schema.plan import Configuration, Plan
 from pipette_milp.schema.result import RankedPlan, SolveResult
 from pipette_milp.search_space import SearchSpace
 from pipette_milp.verify.claims import TOLERANCE, Claim, close, differences, judged
-from pipette_milp.verify.families import family_key, per_sequence_s
+from pipette_milp.verify.families import per_sequence_s
 
 PARTS = ("durations", "order", "critical_path", "breakdown", "throughput", "memory", "uncertainty")
 """What a result says about a plan besides its time; left out means not claimed."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from pipette_milp.certificates import NO_PLAN_S, PROVEN_TASKS, Certificate, Ground, recheck_bounds
+from pipette_milp.certificates import NO_PLAN_S, PROVEN_TASKS, Certificate, Ground, Recheck, recheck_bounds
+from pipette_milp.certificates.proof import family_key
 from pipette_milp.cost.build import CostModel
 from pipette_milp.cost.tables import CostTables
 from pipette_milp.legality import illegalities
@@ -16,7 +17,10 @@ from pipette_milp.schema.plan import Configuration
 from pipette_milp.schema.result import OPTIMAL_GAP, ConfigurationRecord, SolveResult
 from pipette_milp.search_space import SearchSpace
 from pipette_milp.verify.claims import MOST_NAMED, TOLERANCE, Claim, close, judged
-from pipette_milp.verify.families import family_key, family_key_of, per_sequence_s, short_name
+from pipette_milp.verify.families import per_sequence_s, short_name
+
+CARRYING = (Ground.ARITHMETIC, Ground.DUALS, Ground.ENUMERATION)
+"""Grounds that need nobody's word."""
 
 
 class Entry(NamedTuple):
@@ -53,19 +57,41 @@ def space_claims(
         targets = _targets_s(possible, result)
         lower = _least_bound_faults(possible, targets)
         yield judged("lower_bound_s: no configuration has a lower one", lower)
-        # each record's own bound may be far above that of the space: proofs are kept for the latter
-        own = [entry.record.lower_bound_s or 0.0 for entry in possible]
-        yield _grounds_claim("configurations: lower_bound_s of each", possible, own, proven_tasks=0)
-        yield _grounds_claim(
-            "lower_bound_s: no plan of any configuration is faster",
-            possible,
-            targets,
-            certificate,
-            proven_tasks=PROVEN_TASKS if certificate is None else 0,
-        )
+        yield from _bound_claims(possible, targets, certificate)
     if infeasible:
-        targets = [NO_PLAN_S] * len(infeasible)
-        yield _grounds_claim("infeasible configurations have no plan", infeasible, targets, proven_tasks=0)
+        found = recheck_bounds(
+            [entry.tables for entry in infeasible], [NO_PLAN_S] * len(infeasible), proven_tasks=0
+        )
+        yield _grounds_claim("infeasible configurations have no plan", infeasible, found)
+
+
+def _bound_claims(
+    entries: list[Entry], targets_s: list[float], certificate: Certificate | None
+) -> Iterator[Claim]:
+    """Each configuration's own bound, then the bound over all, which may be far lower."""
+    keys = [family_key(entry.configuration) for entry in entries]
+    given = {} if certificate is None else {proof.key: proof for proof in certificate.proofs}
+    proofs = {index: given[key] for index, key in enumerate(keys) if key in given}
+    families = [entry.tables for entry in entries]
+    own = recheck_bounds(
+        families, [entry.record.lower_bound_s or 0.0 for entry in entries], proofs, proven_tasks=0
+    )
+    # a proof may be one of the lower bound over all only
+    lenient = [Recheck(Ground.NONE) if one.ground is Ground.UNPROVEN else one for one in own]
+    yield _grounds_claim("configurations: lower_bound_s of each", entries, lenient)
+    left = [index for index, one in enumerate(lenient) if one.ground not in CARRYING]
+    found = recheck_bounds(
+        [families[index] for index in left],
+        [targets_s[index] for index in left],
+        {position: proofs[index] for position, index in enumerate(left) if index in proofs},
+        proven_tasks=PROVEN_TASKS if certificate is None else 0,
+    )
+    rechecks = list(lenient)
+    for index, recheck in zip(left, found, strict=True):
+        rechecks[index] = recheck
+    several = Counter(proof.key for proof in (certificate.proofs if certificate else ()))
+    repeated = [f"{count} proofs of one configuration" for count in several.values() if count > 1]
+    yield _grounds_claim("lower_bound_s: no plan of any configuration is faster", entries, rechecks, repeated)
 
 
 def _membership_faults(costs: CostModel, space: SearchSpace, result: SolveResult) -> list[str]:
@@ -155,27 +181,10 @@ def _least_bound_faults(entries: list[Entry], targets_s: list[float]) -> Iterato
 
 
 def _grounds_claim(
-    claim: str,
-    entries: list[Entry],
-    targets_s: list[float],
-    certificate: Certificate | None = None,
-    *,
-    proven_tasks: int,
+    claim: str, entries: list[Entry], rechecks: list[Recheck], faults: Sequence[str] = ()
 ) -> Claim:
     """Every target with the ground it stands on."""
-    keys = [family_key(entry.configuration) for entry in entries]
-    proofs = {} if certificate is None else {family_key_of(proof): proof for proof in certificate.proofs}
-    faults = [
-        f"{count} proofs of one configuration"
-        for count in Counter(map(family_key_of, certificate.proofs if certificate else ())).values()
-        if count > 1
-    ]
-    rechecks = recheck_bounds(
-        [entry.tables for entry in entries],
-        targets_s,
-        {index: proofs[key] for index, key in enumerate(keys) if key in proofs},
-        proven_tasks=proven_tasks,
-    )
+    faults = list(faults)
     words: list[str] = []
     counts: Counter[str] = Counter()
     for entry, recheck in zip(entries, rechecks, strict=True):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pipette_milp.certificates.proof import family_key
 from pipette_milp.cost.build import CostModel
 from pipette_milp.errors import IllegalConfigurationError
 from pipette_milp.legality import check_legal, data_refusal
@@ -18,7 +19,6 @@ from pipette_milp.search_space import (
     enumerate_space,
     memory_refusal,
 )
-from pipette_milp.verify.families import family_key
 from tests.instance_cases import configuration, costs, preset_model
 
 SEVEN_NODES = {"cluster/nodes/0/count": 7, "cluster/nodes/0/gpus": 8}
