@@ -54,6 +54,7 @@ def solve(
     from pipette_milp.cli.progress import Progress
     from pipette_milp.schema.output import write_text_atomically
     from pipette_milp.solvers import solve as run_solver
+    from pipette_milp.solvers.interrupts import one_interrupt
 
     if not (math.isfinite(gap) and 0 <= gap < 1):
         raise InputError(f"expected a share from 0 up to 1, such as 0.01, got {gap}", source="--gap")
@@ -65,38 +66,40 @@ def solve(
     checked = read_instance(instance, assume_missing)
     warn(checked.warnings)
     running = None if baseline is None else read_baseline(baseline, checked)
-    with Progress(enabled=not quiet) as progress, answer_only(quiet=quiet):
-        result = run_solver(
-            checked,
-            solver=solver,
-            time_limit_s=limit_s,
-            gap=gap,
-            iteration_limit=iteration_limit,
-            seed=seed,
-            threads=threads,
-            keep=keep,
-            baseline=running,
-            listener=progress,
-        )
-    if assume_missing is not None:
-        assumed = checked_bandwidth(assume_missing)
-        result = result.model_copy(
-            update={
-                "settings": {**result.settings, ASSUME_MISSING: assumed},
-                "warnings": (
-                    *result.warnings,
-                    f"unmeasured node pairs were taken to attain {assume_missing}",
-                ),
-            }
-        )
-    if output is not None:
-        write_text_atomically(output, result.to_json())
-    if as_json and output != "-":
-        write_text_atomically("-", result.to_json())
-    if not (quiet or as_json or output == "-"):
-        from pipette_milp.cli.summary import print_summary
+    with one_interrupt() as interrupts:
+        with Progress(enabled=not quiet) as progress, answer_only(quiet=quiet):
+            result = run_solver(
+                checked,
+                solver=solver,
+                time_limit_s=limit_s,
+                gap=gap,
+                iteration_limit=iteration_limit,
+                seed=seed,
+                threads=threads,
+                keep=keep,
+                baseline=running,
+                listener=progress,
+            )
+            interrupts.done()  # from here on there is an answer to lose
+        if assume_missing is not None:
+            assumed = checked_bandwidth(assume_missing)
+            result = result.model_copy(
+                update={
+                    "settings": {**result.settings, ASSUME_MISSING: assumed},
+                    "warnings": (
+                        *result.warnings,
+                        f"unmeasured node pairs were taken to attain {assume_missing}",
+                    ),
+                }
+            )
+        if output is not None:
+            write_text_atomically(output, result.to_json())
+        if as_json and output != "-":
+            write_text_atomically("-", result.to_json())
+        if not (quiet or as_json or output == "-"):
+            from pipette_milp.cli.summary import print_summary
 
-        print_summary(checked, result)
+            print_summary(checked, result)
     if certificate is not None:
         _certify(checked, result, certificate, threads, quiet=quiet)
     code = exit_code(result)

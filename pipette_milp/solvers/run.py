@@ -31,6 +31,7 @@ from pipette_milp.schema.result import (
 )
 from pipette_milp.search_space import SearchSpace, blocking_reason, enumerate_space
 from pipette_milp.solvers import SOLVERS, WITH_VARIANTS
+from pipette_milp.solvers.interrupts import one_interrupt
 from pipette_milp.solvers.state import Limits, Listener, SearchState
 
 MOST_THREADS = 8
@@ -60,7 +61,8 @@ def solve(
         keep: how many of the best plans to report.
         baseline: what runs today; a configuration runs in default rank order.
 
-    A ``KeyboardInterrupt`` ends the search and keeps the best plan.
+    A ``KeyboardInterrupt`` ends the search and keeps the best plan; SIGINT and SIGTERM that follow, or that
+    come while the answer is put together, do nothing.
 
     Raises:
         InputError: unknown solver, unmeasured links, or an instance the solver refuses.
@@ -78,16 +80,18 @@ def solve(
     judged = None if baseline is None else _baseline(costs, baseline)
     interrupted = False
     state = None
-    try:
-        space = enumerate_space(costs)
-        state = SearchState(costs, space, limits, listener, started)
-        if state.families:
-            function(state, option) if option else function(state)
-    except KeyboardInterrupt:
-        interrupted = True
-    if state is None:
-        state = SearchState(costs, SearchSpace(), limits, listener, started)
-    return _result(state, solver=solver, keep=keep, baseline=judged, interrupted=interrupted)
+    with one_interrupt() as interrupts:
+        try:
+            space = enumerate_space(costs)
+            state = SearchState(costs, space, limits, listener, started)
+            if state.families:
+                function(state, option) if option else function(state)
+            interrupts.done()
+        except KeyboardInterrupt:
+            interrupted = True
+        if state is None:
+            state = SearchState(costs, SearchSpace(), limits, listener, started)
+        return _result(state, solver=solver, keep=keep, baseline=judged, interrupted=interrupted)
 
 
 def _result(

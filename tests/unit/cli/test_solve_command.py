@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pipette_milp.errors import SolverError
+from pipette_milp.schema.output import write_text_atomically
 from pipette_milp.schema.plan import Configuration, Plan
 from pipette_milp.schema.result import load_result
 
@@ -283,3 +284,15 @@ def test_the_gain_over_a_baseline_is_shown(run: Run, fake_solver: dict[str, Any]
     text = " ".join(run("solve", TINY).out.split())
     assert "the best plan is 20.00 % faster" in text
     assert "the baseline does not fit into memory" in text
+
+
+def test_a_signal_while_the_result_is_written_takes_nothing_away(
+    run: Run, fake_solver: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def write(path: str, text: str) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        write_text_atomically(path, text)
+
+    monkeypatch.setattr("pipette_milp.schema.output.write_text_atomically", write)
+    assert run("solve", TINY, "-o", tmp_path / "r.json").code == 0
+    assert load_result(tmp_path / "r.json").plan == PLAN
