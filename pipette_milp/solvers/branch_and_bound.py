@@ -2,9 +2,9 @@
 
 The family with the least bound is asked, at the next depth, whether it holds a plan better than the incumbent
 by half the wanted gap (bounds, section S2). Depths: layer split with best links; node patterns over one group
-of nodes; over the groups found from the links; the same with more time; the exact arc model. What the
-relaxations find are starting points for plans; the time between is shared with local search on the families
-that could still win.
+of nodes; over the groups found from the links; the same with more time; the exact arc model. With many pods
+the first asks for whole layers and for the pods that rings cross. What the relaxations find are starting
+points for plans; the time between is shared with local search on the families that could still win.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pipette_milp.solvers.greedy import starting_plan
 from pipette_milp.solvers.groups import find_groups, one_group
 from pipette_milp.solvers.highs import SAFETY
 from pipette_milp.solvers.local_search import local_search
+from pipette_milp.solvers.pod_layouts import pod_layout
 from pipette_milp.solvers.pods import many_pods
 from pipette_milp.solvers.scout import plain_layouts, scout
 from pipette_milp.solvers.state import SearchState
@@ -41,6 +42,9 @@ too little, and little time at first."""
 EASED = 0.003
 """Once better plans have lowered the question by this much since a family was first asked, it is asked at
 the first depths again: an easier question may need no groups."""
+POD_LIMIT_S = 15.0
+"""The same of the first depth with many pods. With 64 stages whole layers take half a minute; what is settled
+stays so, and the family is asked again."""
 PATIENCE = (0.0, 0.02, 0.04, 0.10, 0.15)
 """By how much of the incumbent a family's bound must be lower than that of one that can be asked cheaply, so
 that it goes first, by depth: the least bound decides the proof, but not every second lifts it equally
@@ -110,6 +114,8 @@ class _Run:
     """Per family the next of `BUILD_GAINS`."""
     asked_s: np.ndarray = field(init=False)
     """Ceiling of the family's first question at a depth above 0, 0 before; see `EASED`."""
+    podded: np.ndarray = field(init=False)
+    """Whether a family sees many pods."""
     settled: np.ndarray = field(init=False)
     """Whether the exact model answered the family's question of now; its bound may be short of the ceiling by
     the solver's tolerance."""
@@ -121,6 +127,7 @@ class _Run:
         self.built = np.zeros(len(self.state.families), dtype=np.int64)
         self.asked_s = np.zeros(len(self.state.families))
         self.settled = np.zeros(len(self.state.families), dtype=bool)
+        self.podded = np.array([many_pods(tables) is not None for tables in self.state.families])
         self.rng = np.random.default_rng(self.state.limits.seed)
 
     def loop(self, pool: Pool) -> None:
@@ -163,11 +170,11 @@ class _Run:
         return max(self.finest_gap, levels[self.level] if self.level < len(levels) else 0.0)
 
     def refine(self) -> None:
-        """Once everything is closed at this gap, ask for the next one; families get all depths but the first
-        again."""
+        """Once everything is closed at this gap, ask for the next one; families get all depths again that ask
+        for more than a relaxation of the layer split."""
         while self.question_gap > self.finest_gap and self.all_closed:
             self.level += 1
-            self.depth = np.minimum(self.depth, 1)
+            self.depth = np.minimum(self.depth, np.where(self.podded, 0, 1))
             self.cut_short[:] = len(DEPTH_LIMITS_S)
             self.settled[:] = False
 
@@ -215,6 +222,8 @@ class _Run:
             if depth > 0 and self.asked_s[family] == 0.0:
                 self.asked_s[family] = ceiling
             limit = DEPTH_LIMITS_S[depth] if depth != 1 or not has_lone_nodes(tables) else LONE_LIMIT_S
+            if depth == 0 and self.podded[family]:
+                limit = POD_LIMIT_S
             return self.bound_job(family, depth, ceiling, limit * self.time_factor, tag="bound")
         return None
 
@@ -257,7 +266,8 @@ class _Run:
         ):
             self.built[family] += 1  # back again if it finds a better plan
             ceiling = state.incumbent_s * (1 - BUILD_GAINS[step])
-            return self.bound_job(family, BUILD_DEPTH, ceiling, BUILD_LIMIT_S, tag="build")
+            depth = 0 if self.podded[family] else BUILD_DEPTH
+            return self.bound_job(family, depth, ceiling, BUILD_LIMIT_S, tag="build")
         limit = min(SEARCH_SLICE_S, state.time_left_s)
         arguments = {
             "start": state.best[family],
@@ -283,6 +293,15 @@ class _Run:
         return Job(bound_job, family, arguments, limit, tag=tag)
 
     # ------------------------------------------------------------------ what came
+    def goes_on(self, done: Done) -> bool:
+        """Whether a job ended in the middle of its branches, and settled some."""
+        if done.error is not None or self.depth[done.job.family] > 0:
+            return False
+        bound = done.value[0]
+        before, ceiling_s = done.job.arguments["branches_s"], done.job.arguments["ceiling_s"]
+        settled = [sum(value >= ceiling_s for value in one.values()) for one in (before, bound.branches_s)]
+        return not bound.exhausted and not bound.closed and settled[1] > settled[0]
+
     def take(self, done: Done) -> None:
         state, family = self.state, done.job.family
         if done.job.tag != "bound":
@@ -290,9 +309,10 @@ class _Run:
             self.searched_s[family] += done.wall_s
         else:
             self.bound_s += done.wall_s
-            if done.error is not None or not done.value[0].exhausted:
+            goes_on = self.goes_on(done)
+            if not goes_on and (done.error is not None or not done.value[0].exhausted):
                 self.cut_short[family] = min(self.cut_short[family], self.depth[family])
-            self.depth[family] += 1
+            self.depth[family] += 0 if goes_on else 1
         if done.error is not None:
             state.warnings.append(f"{done.job.tag} of {state.name(family)}: {done.error}")
             return
@@ -346,6 +366,8 @@ def bound_job(
             start = starting_plan(evaluator)
             if start is not None:
                 plans.append((evaluator.simulated_s(start), start))
+        if pods is not None and bound.relaxed is not None and tables.detail is None:
+            plans.append(polished(evaluator, pod_starts(tables, pods, bound), seed))
         return bound, plans
     if tables.gpu_level is not None and candidate_count(tables) <= ENUMERATED:
         return enumerate_job(evaluator, ceiling_s, time_limit_s)
@@ -366,14 +388,28 @@ def bound_job(
     if bound.relaxed is not None and tables.detail is None:
         starts = []
         if pods is not None:
-            starts += [Candidate(bound.relaxed.layers, cells) for cells in plain_layouts(tables)]
-        if tables.num_nodes <= MOST_LABELLED:
+            starts += pod_starts(tables, pods, bound)
+        if tables.num_nodes <= MOST_LABELLED and bound.relaxed.contents:
             starts += candidates_from(tables, evaluator, groups, bound.relaxed)
-        start = min(starts, key=evaluator.simulated_s)
-        rng = np.random.default_rng(seed)
-        value, candidate = local_search(evaluator, start, rng, iterations=POLISH_ITERATIONS)
-        plans.append((value, candidate))
+        plans.append(polished(evaluator, starts, seed))
     return bound, plans
+
+
+def polished(evaluator: Evaluator, starts: list[Candidate], seed: int) -> tuple[float, Candidate]:
+    """The best of some plans, and a little local search."""
+    start = min(starts, key=evaluator.simulated_s)
+    return local_search(evaluator, start, np.random.default_rng(seed), iterations=POLISH_ITERATIONS)
+
+
+def pod_starts(tables: CostTables, pods: IntArray, bound: FamilyBound) -> list[Candidate]:
+    """Plans with the layers of a relaxation: with its pods, and the plain ones."""
+    if bound.relaxed is None:
+        return []
+    layers = bound.relaxed.layers
+    layouts = list(plain_layouts(tables, layers))
+    if bound.shape is not None and bound.shape.across:
+        layouts.append(pod_layout(tables, pods, layers, ~np.array(bound.shape.across)))
+    return [Candidate(layers, cells) for cells in layouts]
 
 
 def enumerate_job(evaluator: Evaluator, ceiling_s: float, time_limit_s: float) -> Answer:

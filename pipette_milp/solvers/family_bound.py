@@ -8,10 +8,11 @@ nodes, and over the groups found from the links.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +28,7 @@ from pipette_milp.solvers.groups import one_group
 from pipette_milp.solvers.highs import NOTHING, SAFETY, Solved
 from pipette_milp.solvers.pattern_model import PatternModel, Relaxed
 from pipette_milp.solvers.patterns import Prices, useful_contents
-from pipette_milp.solvers.pods import Pods, add_pods
+from pipette_milp.solvers.pods import PodColumns, Pods, PodShape, add_pods
 from pipette_milp.solvers.relaxed import BestLinks, best_hop_s, best_ring_s, tail_floor_s
 from pipette_milp.solvers.split_model import SplitModel
 from pipette_milp.solvers.time_unit import in_unit
@@ -37,6 +38,15 @@ VIOLATION = 1e-6
 MOST_ROUNDS = 25
 """Rounds of cuts per phase; the last model still is a relaxation, so stopping early costs only strength."""
 MIP_GAP = 1e-4
+SPLIT_GAP = 1e-3
+"""The same for whole layers over pods: the next round of cuts moves the optimum by more."""
+HURRIED_ROUNDS = 8
+"""The same of a relaxation that whole numbers follow, which mostly settle it in one round."""
+MOST_OF_REST = 0.2
+"""Share of the time left that one branch may take for whole layers."""
+NEAR = 1e-3
+"""Share of the bound by which a cut may be slack in a branch's relaxation to be part of its integer model:
+the slack ones make four fifths of the rows, and what is missed comes in rounds."""
 MOST_WHOLE = 4_000
 """Contents per group that an integer model is built with: a few seconds of HiGHS per solve on one core."""
 ROUNDING = 1e-9
@@ -59,6 +69,8 @@ class FamilyBound:
     """[V] the layer split of ``relaxed``."""
     relaxed: Relaxed | None = None
     """Where to look for a plan, from the pattern model only."""
+    shape: PodShape | None = None
+    """The same from the split model with pods."""
     branches_s: dict[BranchKey, float] = field(default_factory=dict)
     """What is proven about parts of the layer splits; to be handed to the next call for this family."""
     by: str = "HiGHS"
@@ -148,12 +160,13 @@ def tightened_layers(tables: CostTables, ceiling_s: float) -> tuple[IntArray, In
 
 @dataclass(frozen=True)
 class Branch:
-    """A part of the layer splits: virtual stage ``busiest`` is the first to work as long as the best split's
-    busiest stage must."""
+    """A part of the layer splits: virtual stage ``busiest`` is the first (or the last) to work as long as the
+    best split's busiest stage must."""
 
+    busiest: int
     key: BranchKey
-    """The stage and the layers that it, and no stage before it, must have: the same set of splits in every
-    call for a family, whatever the ceiling."""
+    """The stage and the layers that it, and no stage before (after) it, must have: the same set of splits in
+    every call for a family, whatever the ceiling."""
     low: IntArray
     high: IntArray
 
@@ -197,23 +210,33 @@ def busy_layers(tables: CostTables, low: IntArray, high: IntArray) -> IntArray:
     return np.asarray(np.ceil(quotient - ROUNDING), dtype=np.int64)
 
 
-def busiest_branches(tables: CostTables, low: IntArray, high: IntArray) -> list[Branch]:
+def busiest_branches(
+    tables: CostTables, low: IntArray, high: IntArray, *, last: bool = False
+) -> list[Branch]:
     """All splits within the bounds, by their first stage with at least the least busiest stage's work.
 
     Whole layers make the busiest stage longer than the mean, by 20 % with 4 layers a stage. A relaxation over
     fractional layers does not see that; in each branch it does.
+
+    Args:
+        last: by the last such stage. Early busy stages hide behind the way of the first micro-batch: where
+            the last busy stage is early, all busy ones are, which leaves whole layers little choice; where it
+            is late, the pipeline fills slowly. By the first one, the branch of stage 0 leaves all others
+            open.
     """
     # most layers that stay below the least busiest work; what is less than ROUNDING below it counts as equal
     needed = busy_layers(tables, low, high)
     below = np.minimum(high, needed - 1)
     branches = []
     for j in range(tables.num_virtual_stages):
+        others = slice(j + 1, None) if last else slice(0, j)
         branch_low, branch_high = low.copy(), high.copy()
         branch_low[j] = max(low[j], below[j] + 1)
-        branch_high[:j] = np.minimum(high[:j], below[:j])
+        branch_high[others] = np.minimum(high[others], below[others])
         if np.all(branch_low <= branch_high):
-            key = (j, *(int(layers) for layers in needed[: j + 1]))
-            branches.append(Branch(key, branch_low, branch_high))
+            stage = -1 - j if last else j
+            key = (stage, int(needed[j]), *(int(layers) for layers in needed[others]))
+            branches.append(Branch(j, key, branch_low, branch_high))
     return branches
 
 
@@ -234,7 +257,8 @@ def bound_family(
         pods: [N] pod of every node, for what `pipette_milp.solvers.pods` adds at every depth.
         ceiling_s: the time a plan would have to beat.
         known_s: ``branches_s`` of an earlier answer for this family.
-        whole: ask for whole numbers of layers and nodes where the relaxation leaves the family open.
+        whole: ask for whole numbers of layers and nodes where the relaxation leaves the family open; without
+            groups only where there are pods.
     """
     unit_s = floor_bound_s(evaluator.tables) or 1.0
     tables = in_unit(evaluator.tables, unit_s)
@@ -279,9 +303,12 @@ def _bound_in_unit(
         low = np.maximum(low, tables.total_layers - (high.sum() - high))
         split = search.with_pods(SplitModel(tables, ceiling_s, low, high))
         cuts.repeat(split)
+    branches = busiest_branches(tables, low, high, last=pods is not None)
+    if not groups and pods is not None and whole:
+        return search.settle_splits(branches)
     # one cell a node: no two rings share a card, nothing to filter by
     roomed = bool(groups) and split.best.most_slots > 1
-    opened = search.relax_all(split, busiest_branches(tables, low, high), roomed=roomed)
+    opened = search.relax_all(split, branches, roomed=roomed)
     if not groups or search.late or not opened:
         return search.answer(opened)
     try:
@@ -353,6 +380,8 @@ class _Search:
     ) -> None:
         self.cuts = cuts
         self.pods = pods
+        self.pod_columns: PodColumns | None = None
+        """Of the model built last."""
         self.proven = dict(known)
         """Bound of every branch that was looked at."""
         self.ceiling_s = ceiling_s
@@ -365,17 +394,22 @@ class _Search:
     def with_pods(self, model: AnyModel) -> AnyModel:
         """A model that was just built, with the rows of the pods."""
         if self.pods is not None:
-            add_pods(model, self.pods)
+            self.pod_columns = add_pods(model, self.pods)
         return model
 
     def answer(self, opened: list[_Open], relaxed: Relaxed | None = None) -> FamilyBound:
         """What is known: the least bound of the branches left."""
-        if not opened:
+        return self.least([one.bound_s for one in opened], relaxed)
+
+    def least(
+        self, bounds_s: list[float], relaxed: Relaxed | None = None, shape: PodShape | None = None
+    ) -> FamilyBound:
+        """`answer` from the bounds of the branches left."""
+        if not bounds_s:
             return FamilyBound(self.ceiling_s, True, branches_s=self.proven)
-        least = min(opened, key=lambda one: one.bound_s)
         layers = relaxed.layers if relaxed is not None else None
         return FamilyBound(
-            least.bound_s, False, layers, relaxed, branches_s=self.proven, exhausted=not self.late
+            min(bounds_s), False, layers, relaxed, shape, branches_s=self.proven, exhausted=not self.late
         )
 
     def roomed(self, model: SplitModel, branch: Branch, prices: Prices) -> Prices:
@@ -477,6 +511,61 @@ class _Search:
                 tight[j] -= 1
         return tight
 
+    def settle_splits(self, branches: list[Branch]) -> FamilyBound:
+        """A few rounds of the relaxation of each branch, then whole layers, and pods that rings cross or not.
+
+        With two layers on some stages and one on the others a relaxation has fractions that neither a longer
+        hop nor a longer ring costs anything. The question whether whole numbers do is mostly answered in
+        a second. Every branch has a model of its own with the cuts that the one before needed: with many
+        stages those of all branches are thousands.
+        """
+        tables = self.cuts.tables
+        floor = floor_bound_s(tables)
+        opened: list[float] = []
+        best: tuple[float, Relaxed, PodShape] | None = None
+        before: Array | None = None
+        for branch in branches:
+            bound = self.proven.get(branch.key, floor)
+            if bound >= self.ceiling_s:
+                continue
+            if time.monotonic() >= self.deadline:
+                self.late = True
+                self.proven[branch.key] = bound
+                opened.append(bound)
+                continue
+            model = self.with_pods(SplitModel(tables, self.ceiling_s, branch.low, branch.high))
+            self.cuts.repeat(model, near=before, seeds=True)
+            bound, solved = self._rounds(
+                model,
+                bound,
+                lambda rest, model=model: model.relax(time_limit_s=rest),  # type: ignore[misc]
+                most=HURRIED_ROUNDS,
+            )
+            self.proven[branch.key] = bound
+            if solved.x is not None:
+                before = solved.x
+            if bound < self.ceiling_s and solved.x is not None:
+                model = self.with_pods(SplitModel(tables, self.ceiling_s, branch.low, branch.high))
+                self.cuts.repeat(model, near=solved.x)
+                until = time.monotonic() + MOST_OF_REST * (self.deadline - time.monotonic())
+                bound, solved = self._rounds(
+                    model,
+                    bound,
+                    lambda rest, model=model: model.minimise(  # type: ignore[misc]
+                        time_limit_s=max(0.02, rest), gap=SPLIT_GAP
+                    ),
+                    until=until,
+                )
+                self.proven[branch.key] = bound
+                if bound < self.ceiling_s and solved.x is not None and self.pod_columns is not None:
+                    value = float(solved.x[model.total])
+                    if best is None or value < best[0]:
+                        shape = self.pod_columns.read(solved.x, tables.data)
+                        best = value, Relaxed(model.layers_of(solved.x), []), shape
+            if bound < self.ceiling_s:
+                opened.append(bound)
+        return self.least(opened) if best is None else self.least(opened, best[1], best[2])
+
     def minimise_all(
         self, opened: list[_Open], groups: list[Group], listed: dict[int, Contents]
     ) -> FamilyBound:
@@ -519,13 +608,25 @@ class _Search:
         return self.answer(done, best[1] if best is not None else None)
 
     def _rounds(
-        self, model: SplitModel, bound_s: float, solve: Callable[[float], Solved], *, whole: bool = False
+        self,
+        model: SplitModel,
+        bound_s: float,
+        solve: Callable[[float], Solved],
+        *,
+        whole: bool = False,
+        until: float = math.inf,
+        most: int = MOST_ROUNDS,
     ) -> tuple[float, Solved]:
-        """Rounds of cuts; the bound is the ceiling if nothing below it is left. ``whole``: integer
-        solutions."""
-        solved = NOTHING
-        for _ in range(MOST_ROUNDS):
-            left = self.deadline - time.monotonic()
+        """Rounds of cuts; the bound is the ceiling if nothing below it is left.
+
+        Args:
+            whole: integer solutions.
+            until: the monotonic clock's time to stop at, before the deadline of all.
+            most: rounds.
+        """
+        solved, middle = NOTHING, None
+        for _ in range(most):
+            left = min(self.deadline, until) - time.monotonic()
             if left <= 0:
                 self.late = True
                 break
@@ -545,7 +646,17 @@ class _Search:
                 added += model.add_cards(latest.x) if whole else 0
             if not added:
                 break
+            if not isinstance(model, PatternModel):
+                # cuts from between the corners of the relaxation: from the last corner alone the rounds go to
+                # and fro (measured with 64 stages: 3 rounds instead of 60 on some branches)
+                here = self.cuts.place_of(model, latest.x)
+                middle = here if middle is None else (middle + here) / 2
+                self.cuts.add_at(model, (middle + here) / 2)
         return bound_s, solved
+
+
+_Durations = tuple[Array, Array, Array | None, Array, Array]
+"""Forward, backward and weight gradient [V], hops forward and backward [V-1] of one replica, seconds."""
 
 
 class _Cuts:
@@ -556,10 +667,14 @@ class _Cuts:
         self.tables = tables
         """Those of the evaluator in the unit of time of the models."""
         self.known: dict[bytes, tuple[PathCounts, int]] = {}
+        self.inside: set[bytes] = set()
+        """Keys of those in the model that was begun last, by `seed` or `repeat`."""
+        self.seeds: set[bytes] = set()
         self.ends = np.arange(evaluator.tables.pipeline)
 
     def seed(self, model: SplitModel, low: IntArray, high: IntArray) -> None:
         """Paths at a balanced split with the best hops: plain, and with each stage in turn the busiest."""
+        self.inside = set()
         tables = self.tables
         layers = balanced_split(tables)
         layers = np.clip(low if layers is None else layers, low, high)
@@ -576,6 +691,7 @@ class _Cuts:
             # the busiest stage shows in the way back to stage 0; the other ends matter once it is settled
             for end in self.ends if k == 0 else self.ends[:1]:
                 self._add(model, _pick(counts, k, int(end)), int(end))
+        self.seeds = set(self.known)
 
     def busiest(self, model: SplitModel, branch: Branch) -> None:
         """Into this model only: paths to every end with the branch's stage the busiest."""
@@ -584,7 +700,7 @@ class _Cuts:
         virtual = tables.num_virtual_stages
         hop = best_hop_s(tables, BestLinks.of(tables)) if virtual > 1 else 0.0
         hops = np.full((1, virtual - 1), hop)
-        busy = 1.0 + (np.arange(virtual) == branch.key[0])
+        busy = 1.0 + (np.arange(virtual) == branch.busiest)
         weights = None if weight is None else (weight * busy)[None]
         counts = path_counts_batch(
             self.evaluator.graph,
@@ -598,17 +714,42 @@ class _Cuts:
         for end in self.ends:
             model.add_cut(_pick(counts, 0, int(end)), int(end))
 
-    def repeat(self, model: SplitModel) -> None:
-        """All cuts known so far into another model of the family."""
-        for counts, end in self.known.values():
-            model.add_cut(counts, end)
+    def repeat(self, model: SplitModel, near: Array | None = None, *, seeds: bool = False) -> None:
+        """All cuts known so far into another model of the family; with a solution of such a model only those
+        that it keeps with next to no slack, and the ``seeds``."""
+        self.inside = set(self.known)
+        if near is not None:
+            durations = self._durations(self.place_of(model, near))
+            latest = float(near[model.step_start]) - NEAR - self._after_s(model, near)
+            self.inside = {
+                key
+                for key, (counts, end) in self.known.items()
+                if _end_s(counts, durations) > latest[end] or (seeds and key in self.seeds)
+            }
+        for key in self.known:
+            if key in self.inside:
+                model.add_cut(*self.known[key])
 
-    def add_violated(self, model: SplitModel, x: Array) -> int:
-        """Cuts that the solution misses; how many were added."""
-        tables = self.tables
-        forward, backward, weight = stage_times(tables, x[model.layers])
-        hop_forward, hop_backward = model.hops_of(x)
-        counts = path_counts_batch(
+    def place_of(self, model: SplitModel, x: Array) -> Array:
+        """[3V - 2] layers and hops of a solution."""
+        return np.concatenate([np.maximum(0.0, x[model.layers]), *model.hops_of(x)])
+
+    def _durations(self, place: Array) -> _Durations:
+        virtual = self.tables.num_virtual_stages
+        layers: Any
+        layers, forward, backward = np.split(place, [virtual, 2 * virtual - 1])
+        return *stage_times(self.tables, layers), forward, backward
+
+    def _after_s(self, model: SplitModel, x: Array) -> Array:
+        """[p] what follows the last task of each stage before the step starts."""
+        after = x[model.sync].copy()
+        after[[0, -1]] += x[model.exchange]
+        return np.asarray(after)
+
+    def _longest(self, durations: _Durations) -> PathCounts:
+        """The longest paths to every end."""
+        forward, backward, weight, hop_forward, hop_backward = durations
+        return path_counts_batch(
             self.evaluator.graph,
             forward[None],
             backward[None],
@@ -617,21 +758,22 @@ class _Cuts:
             self.ends,
             None if weight is None else weight[None],
         )
+
+    def add_at(self, model: SplitModel, place: Array) -> None:
+        """The longest paths at some layers and hops."""
+        counts = self._longest(self._durations(place))
+        for e in self.ends:
+            self._add(model, _pick(counts, 0, int(e)), int(e))
+
+    def add_violated(self, model: SplitModel, x: Array) -> int:
+        """Cuts that the solution misses; how many were added."""
+        durations = self._durations(self.place_of(model, x))
+        counts = self._longest(durations)
+        most = float(x[model.step_start]) * (1 + VIOLATION) - self._after_s(model, x)
         added = 0
         for e in self.ends:
             one = _pick(counts, 0, int(e))
-            end_s = float(
-                one.forward @ forward
-                + one.backward @ backward
-                + one.hop_forward @ hop_forward
-                + one.hop_backward @ hop_backward
-                + x[model.sync[e]]
-            )
-            if weight is not None:
-                end_s += float(one.weight_gradient @ weight)
-            if e in (0, tables.pipeline - 1):
-                end_s += float(x[model.exchange])
-            if end_s > float(x[model.step_start]) * (1 + VIOLATION):
+            if _end_s(one, durations) > most[e]:
                 added += self._add(model, one, int(e))
         return added
 
@@ -644,11 +786,24 @@ class _Cuts:
             counts.hop_backward,
         )
         key = end.to_bytes(4, "little") + b"".join(np.ascontiguousarray(part).tobytes() for part in parts)
-        if key in self.known:
+        if key in self.inside:
             return False
+        self.inside.add(key)
         self.known[key] = (counts, end)
         model.add_cut(counts, end)
         return True
+
+
+def _end_s(counts: PathCounts, durations: _Durations) -> float:
+    """Length of a path to the end of a stage's last task."""
+    forward, backward, weight, hop_forward, hop_backward = durations
+    length = float(
+        counts.forward @ forward
+        + counts.backward @ backward
+        + counts.hop_forward @ hop_forward
+        + counts.hop_backward @ hop_backward
+    )
+    return length if weight is None else length + float(counts.weight_gradient @ weight)
 
 
 def _pick(counts: PathCounts, k: int, e: int) -> PathCounts:

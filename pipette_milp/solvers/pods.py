@@ -11,12 +11,17 @@ added to
     c[j]     pipelines whose boundary j crosses from pod to pod            in [0, d]
     i[j]     pipelines whose boundary j stays inside a node                in [0, d]
     m[j]     both stages of boundary j lie whole in the same pod           binary
+    n        so do the first stage and the last                            binary
 
     sum of a >= p - stages that fit into pods as a whole;  U[s] >= bytes / best rate between pods where a[s],
     U[s] >= bytes / best rate + a[s] * what crossing adds for the fewest bytes
     d H[j] >= i[j] * inside + (d - i[j] - c[j]) * in a pod + c[j] * across
     sum of c over any L - 1 boundaries in a row >= d - pipelines of L stages that fit into pods
     c[j] >= d - room beside a whole stage, unless a[s] or m[j];  m over r boundaries in a row <= r - 1
+    e >= across, unless n or a[0]; and unless n or a[p-1]
+
+The last rows are those of the embedding exchange between the first stage and the last: where one of them lies
+whole in a pod, all pairs can be in this pod only if the other lies whole in it too.
 """
 
 from __future__ import annotations
@@ -30,7 +35,7 @@ from pipette_milp.cost.tables import CostTables
 from pipette_milp.solvers.content_columns import ContentColumns
 from pipette_milp.solvers.groups import components_of
 from pipette_milp.solvers.link_extremes import known_fact, origin_of
-from pipette_milp.solvers.relaxed import crossing_s, local_s
+from pipette_milp.solvers.relaxed import best_embedding_s, crossing_s, local_s
 from pipette_milp.solvers.split_model import SplitModel
 
 MANY_PODS = 6
@@ -77,9 +82,8 @@ class Pods:
         cells = np.bincount(pod, weights=tables.slots).astype(np.int64)
         return cls(cells, factor * hop_rate, factor * ring_rate, scale * least)
 
-    def hop_s(self, tables: CostTables) -> float:
-        """The best hop from pod to pod."""
-        sent = tables.hop_bytes
+    def hop_s(self, tables: CostTables, sent: float) -> float:
+        """The best hop from pod to pod; ``sent`` bytes per tensor rank."""
         return self.latency_s + max(sent / tables.port_bytes_per_s, tables.tensor * sent / self.bytes_per_s)
 
     def fitting(self, cells: int) -> int:
@@ -97,7 +101,34 @@ def _rates(pair: Array, egress: Array, ingress: Array, pod: IntArray) -> tuple[f
     return float(rate.max()), float(np.minimum(out, back).max())
 
 
-def add_pods(model: SplitModel, pods: Pods) -> None:
+@dataclass(frozen=True)
+class PodColumns:
+    """What a model got by `add_pods`."""
+
+    across: IntArray | None
+    """[p] columns a; None where there are no rings."""
+    crossing: dict[int, int]
+    """Column c of every boundary that has one."""
+
+    def read(self, x: Array, data: int) -> PodShape:
+        """Where a solution crosses borders of pods."""
+        across = [] if self.across is None else list(x[self.across] > 0.5)
+        return PodShape(
+            tuple(bool(one) for one in across),
+            tuple(j for j, column in self.crossing.items() if x[column] > 0.5 * data),
+        )
+
+
+@dataclass(frozen=True)
+class PodShape:
+    """Which stages lie in several pods, and the boundaries that most pipelines cross from pod to pod."""
+
+    across: tuple[bool, ...]
+    """[p], empty where there are no rings."""
+    crossed: tuple[int, ...]
+
+
+def add_pods(model: SplitModel, pods: Pods) -> PodColumns:
     """The rows above, into a model that was just built."""
     tables = model.tables
     across = _rings(model, pods) if model.load_rows else None
@@ -109,6 +140,9 @@ def add_pods(model: SplitModel, pods: Pods) -> None:
     _windows(model, pods, crossing)
     if across is not None and int(pods.cells.max()) >= tables.data:
         _whole_stages(model, pods, crossing, across)
+        if tables.embedding_bytes > 0 and tables.pipeline > 1:
+            _embedding(model, pods, across)
+    return PodColumns(across, crossing)
 
 
 def _rings(model: SplitModel, pods: Pods) -> IntArray:
@@ -150,7 +184,7 @@ def _hops(model: SplitModel, pods: Pods, j: int) -> int:
         )
     leave = crossing_s(tables, model.best, tables.hop_bytes)
     stay = local_s(model.best, tables.hop_bytes)
-    further = max(0.0, pods.hop_s(tables) - leave)
+    further = max(0.0, pods.hop_s(tables, tables.hop_bytes) - leave)
     for hop in (model.hop_forward[j], model.hop_backward[j]):
         model.row(
             [(int(hop), data), (inside, leave - stay), (crossing, -further)],
@@ -197,3 +231,20 @@ def _whole_stages(model: SplitModel, pods: Pods, crossing: dict[int, int], acros
         window = [same[j] for j in range(first, first + together) if j in same]
         if len(window) == together:
             model.row([(m, 1.0) for m in window], at_most=float(together - 1))
+
+
+def _embedding(model: SplitModel, pods: Pods, across: IntArray) -> None:
+    tables = model.tables
+    floor = best_embedding_s(tables, model.best)
+    more = pods.hop_s(tables, tables.embedding_bytes) + tables.embedding_latency_s - floor
+    if more <= 0:
+        return
+    ends = [int(across[0]), int(across[-1])]
+    unless: list[tuple[int, float]] = []
+    if int(pods.cells.max()) >= 2 * tables.data:
+        together = model.column(0.0, 1.0, integer=True)
+        unless = [(together, more)]
+        for a in ends:
+            model.row([(together, 1.0), (a, 1.0)], at_most=1.0)
+    for a in ends:
+        model.row([(model.exchange, 1.0), (a, more), *unless], at_least=floor + more)

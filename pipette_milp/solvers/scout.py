@@ -18,6 +18,8 @@ from pipette_milp.solvers.evaluation import Candidate, Evaluator
 from pipette_milp.solvers.greedy import node_orders
 from pipette_milp.solvers.groups import components_of
 from pipette_milp.solvers.layer_splits import quickest_split
+from pipette_milp.solvers.pod_layouts import leading, pod_layout
+from pipette_milp.solvers.pods import many_pods
 from pipette_milp.solvers.state import SearchState
 
 
@@ -39,28 +41,37 @@ def scout(state: SearchState) -> None:
         layers = quickest_split(evaluator)
         if layers is None:
             continue
-        for cells in plain_layouts(tables):
+        for cells in plain_layouts(tables, layers):
             candidate = Candidate(layers, cells)
             state.offer(int(family), evaluator.simulated_s(candidate), candidate, state.name(int(family)))
 
 
-def plain_layouts(tables: CostTables) -> Iterator[IntArray]:
+def plain_layouts(tables: CostTables, layers: IntArray) -> Iterator[IntArray]:
     """[p, d] stage after stage, and replica after replica, over nodes by index and by fast groups.
 
     With several pods also the first stages by stage and the rest by replica: rings of the first stages end
     last and shall stay inside a pod, those of later ones have time, and their pipelines stay inside instead.
     """
     known = set()
+    for cells in _layouts(tables, layers):
+        if cells.tobytes() not in known:
+            known.add(cells.tobytes())
+            yield cells
+
+
+def _layouts(tables: CostTables, layers: IntArray) -> Iterator[IntArray]:
+    pods = many_pods(tables)
     several_pods = int(components_of(tables).max()) > 0
     for order in node_orders(tables):
         places = np.repeat(order, tables.slots[order])[: tables.pipeline * tables.data]
-        by_stage = places.reshape(tables.pipeline, tables.data)
-        by_replica = np.ascontiguousarray(places.reshape(tables.data, tables.pipeline).T)
-        heads = [k * tables.pipeline // 8 for k in (1, 2, 4, 6)] if several_pods else []
-        for cells in (by_stage, by_replica, *(_head_by_stage(tables, places, head) for head in heads)):
-            if cells.tobytes() not in known:
-                known.add(cells.tobytes())
-                yield cells
+        yield places.reshape(tables.pipeline, tables.data)
+        yield np.ascontiguousarray(places.reshape(tables.data, tables.pipeline).T)
+        if several_pods and pods is None:
+            for eighths in (1, 2, 4, 6):
+                yield _head_by_stage(tables, places, eighths * tables.pipeline // 8)
+    if pods is not None:
+        for whole in leading(tables):
+            yield pod_layout(tables, pods, layers, whole)
 
 
 def _head_by_stage(tables: CostTables, places: IntArray, head: int) -> IntArray:

@@ -109,9 +109,10 @@ def check_layers(tables: CostTables, best: Optimum) -> None:
         assert kept is not None, factor
         low, high = kept
         assert np.all((low <= layers) & (layers <= high)), (factor, low, high, layers)
-        branches = busiest_branches(tables, low, high)
-        inside = [bool(np.all((one.low <= layers) & (layers <= one.high))) for one in branches]
-        assert sum(inside) == 1, (factor, layers, branches)
+        for last in (False, True):
+            branches = busiest_branches(tables, low, high, last=last)
+            inside = [bool(np.all((one.low <= layers) & (layers <= one.high))) for one in branches]
+            assert sum(inside) == 1, (factor, layers, branches)
 
 
 def check_answer(

@@ -10,11 +10,11 @@ import pytest
 from pipette_milp.arrays import IntArray
 from pipette_milp.cost.tables import CostTables
 from pipette_milp.solvers.evaluation import Evaluator
-from pipette_milp.solvers.family_bound import FamilyBound, bound_family
+from pipette_milp.solvers.family_bound import BranchKey, FamilyBound, bound_family
 from pipette_milp.solvers.groups import one_group
 from pipette_milp.solvers.pods import Pods
 from tests.oracle.tiny_tables import exhaustive, random_tables
-from tests.oracle.varied_tables import long_hops, long_rings, varied_tables
+from tests.oracle.varied_tables import large_embedding, long_hops, long_rings, varied_tables
 
 ROUNDING = 1e-9
 CEILINGS = (0.9, 1.0 + 2e-6, 1.01, 2.0)
@@ -46,15 +46,26 @@ def equal_pods(shape: tuple, seed: int) -> tuple[CostTables, IntArray]:
         ingress_bytes_per_s=cards,
         port_bytes_per_s=np.inf,
     )
-    for feature in (long_rings, long_hops):
+    for feature in (long_rings, long_hops, large_embedding):
         if rng.random() < 0.7:
             tables = feature(tables, rng)
     return tables, pod
 
 
-def ask(tables: CostTables, pods: IntArray | None, ceiling_s: float, *, contents: bool) -> FamilyBound:
+def ask(
+    tables: CostTables,
+    pods: IntArray | None,
+    ceiling_s: float,
+    *,
+    contents: bool,
+    whole: bool = True,
+    limit_s: float = LIMIT_S,
+    known_s: dict[BranchKey, float] | None = None,
+) -> FamilyBound:
     groups = one_group(tables) if contents else []
-    return bound_family(Evaluator(tables), groups, ceiling_s, time_limit_s=LIMIT_S, pods=pods)
+    return bound_family(
+        Evaluator(tables), groups, ceiling_s, time_limit_s=limit_s, pods=pods, whole=whole, known_s=known_s
+    )
 
 
 def check(tables: CostTables, pods: IntArray, factors: tuple[float, ...]) -> None:
@@ -99,6 +110,55 @@ def test_many_partitions(first: int) -> None:
 def test_many_equal_pods(shape: tuple) -> None:
     for seed in range(100, 200):
         check(*equal_pods(shape, seed), CEILINGS)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_question_after_question(shape: tuple) -> None:
+    """What one answer proved about parts of the splits is used by the next; without time it is nothing."""
+    for seed in range(10, 13):
+        tables, pod = equal_pods(shape, seed)
+        best = exhaustive(tables)
+        if best is None:
+            continue
+        known_s: dict[BranchKey, float] = {}
+        for factor, limit_s in ((1.0 + 2e-6, 0.0), (1.05, LIMIT_S), (1.0 + 2e-6, LIMIT_S), (2.0, LIMIT_S)):
+            answer = ask(
+                tables, pod, factor * best.simulated_s, contents=False, limit_s=limit_s, known_s=known_s
+            )
+            assert answer.bound_s <= best.simulated_s * (1.0 + ROUNDING), (seed, factor)
+            assert not answer.closed
+            assert answer.exhausted or limit_s == 0.0
+            known_s = answer.branches_s
+
+
+def test_whole_layers_say_more() -> None:
+    """Five layers on three stages: fractions make up for a hop between pods, whole layers do not."""
+    stronger = 0
+    for seed in range(8):
+        tables, pod = equal_pods((3, 2, 1, 6, (1, 1, 1, 1, 1, 1)), seed)
+        best = exhaustive(tables)
+        assert best is not None
+        relaxed, settled = (
+            ask(tables, pod, 2 * best.simulated_s, contents=False, whole=whole).bound_s
+            for whole in (False, True)
+        )
+        assert relaxed * (1 - 2e-3) <= settled <= best.simulated_s * (1 + ROUNDING)
+        stronger += settled > relaxed * (1 + 1e-3)
+    assert stronger >= 2
+
+
+def test_the_embedding_crosses_where_an_end_fills_its_pod() -> None:
+    """Two stages of two replicas on pods of two nodes: whole stages have all pairs in two pods."""
+    tables, pod = equal_pods((2, 2, 1, 4, (1, 1, 1, 1)), 3)
+    tables = large_embedding(long_rings(tables, np.random.default_rng(0)), np.random.default_rng(0))
+    best = exhaustive(tables)
+    assert best is not None
+    small = replace(tables, embedding_bytes=1e-3 * tables.embedding_bytes)
+    bounds = [ask(one, pod, 2 * best.simulated_s, contents=False).bound_s for one in (tables, small)]
+    assert bounds[0] <= best.simulated_s * (1 + ROUNDING)
+    # either the pair of a replica or a ring of long rings crosses at 2 GB/s
+    across = tables.tensor * tables.embedding_bytes / 2e9
+    assert bounds[0] - bounds[1] >= 0.5 * across
 
 
 def test_rings_or_hops_cross() -> None:

@@ -75,7 +75,7 @@ def test_plain_layouts_use_every_place_once() -> None:
         tables = random_tables(np.random.default_rng(seed))
         if int(tables.slots.sum()) < tables.pipeline * tables.data:
             continue
-        layouts = list(plain_layouts(tables))
+        layouts = list(plain_layouts(tables, tables.min_layers))
         assert layouts
         for cells in layouts:
             assert np.all(np.bincount(cells.ravel(), minlength=tables.num_nodes) <= tables.slots)
