@@ -73,6 +73,8 @@ MOST_LABELLED = 256
 pods leave the contents without a place."""
 EXACT_ARCS = 40_000
 """Boundary and ring arcs, p * d * N^2, up to which the exact arc model is tried."""
+ROUNDING = 2e-9
+"""How far below the wanted gap the question stays: what is closed to rounding must not end just above it."""
 FINEST_QUESTION = 1e-6
 """Least relative improvement that is asked for: the solvers' tolerance."""
 POLL_S = 0.2
@@ -167,7 +169,7 @@ class _Run:
     def question_gap(self) -> float:
         """The gap asked for now."""
         levels = (COARSE_GAP, self.state.limits.gap)
-        return max(self.finest_gap, levels[self.level] if self.level < len(levels) else 0.0)
+        return max(self.finest_gap, levels[self.level] - ROUNDING if self.level < len(levels) else 0.0)
 
     def refine(self) -> None:
         """Once everything is closed at this gap, ask for the next one; families get all depths again that ask

@@ -206,7 +206,7 @@ def test_traffic_of_sharded_layers_hides_under_compute(sharding: str) -> None:
 
 
 def test_every_gpu_has_its_own_speed_and_memory() -> None:
-    model = two_types()
+    model = two_types({"model/sequence_length": 4096})  # long enough that the GPU binds, not the host
     wanted = configuration((3, 3), data=2, num_micro_batches=8)
     tables = model.tables(wanted)
     fast_first = np.array([[0, 0], [1, 1]])

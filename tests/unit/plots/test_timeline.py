@@ -70,7 +70,7 @@ def test_a_result_is_drawn_from_its_durations() -> None:
     _, result = solved()
     (axes,) = plots.timeline(result).axes
     assert f"{result.simulated_s:.4g} s" in axes.get_title(loc="left")
-    _, other = solved("tiny-2x2-a100-nominal")
+    _, other = solved("tiny-4x1-v100-slow")  # four stages, one replica
     assert other.plan is not None
     assert result.plan is not None
     assert other.plan.configuration.num_gpus != result.plan.configuration.num_gpus
