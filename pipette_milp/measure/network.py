@@ -35,7 +35,7 @@ SIZE_STEP = 4
 """Between the sizes measured on the way to the largest."""
 STEADY = 0.03
 """Every pair is measured a second time, and again while its two quickest looks differ by more than this,"""
-MOST_LOOKS = 4
+MOST_LOOKS = 3
 """up to so many times in all: what else runs makes a link look slower, for longer than the repeats of a
 look."""
 PINGS = 20
