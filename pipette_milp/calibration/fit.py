@@ -15,14 +15,14 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from pipette_milp.arrays import Array, IntArray
 from pipette_milp.calibration.accuracy import LOW_MFU
-from pipette_milp.calibration.least_squares import Fit, Parameter, fit
-from pipette_milp.calibration.memory_fit import MemoryFit, fit_memory, memory_deviation
+from pipette_milp.calibration.fitted import Fitted, robust_deviation, subset_weights
+from pipette_milp.calibration.least_squares import fit
+from pipette_milp.calibration.memory_fit import fit_memory, memory_deviation
 from pipette_milp.calibration.parameters import time_parameters, touches, with_shared_values, with_unseen
 from pipette_milp.calibration.prepared import Prepared, prepare
 from pipette_milp.calibration.runs import Run, RunTable, read_runs
@@ -64,18 +64,6 @@ def _waits_for_the_network(run: Run) -> bool:
     return run.subset == "megatron-sc21-zero3"
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """A fit of all constants."""
-
-    constants: CostConstants
-    parameters: tuple[Parameter, ...]
-    result: Fit
-    prepared: tuple[Prepared, ...]
-    log_errors: Array
-    """[n] log(measured / estimated) of the rows that were used."""
-
-
 def fit_constants(
     prepared: Sequence[Prepared],
     base: CostConstants | None = None,
@@ -90,8 +78,7 @@ def fit_constants(
     parameters = time_parameters(prepared)
     names = [parameter.name for parameter in parameters]
     measured = np.log([item.run.number("measured_iter_time_s") or math.nan for item in prepared])
-    sizes = Counter(item.run.subset for item in prepared)
-    weights = np.array([SUBSET_WEIGHT / sizes[item.run.subset] for item in prepared])
+    weights = subset_weights(prepared, SUBSET_WEIGHT)
     affected = [np.flatnonzero([touches(name, item) for item in prepared]).astype(np.int64) for name in names]
 
     architectures = {name for item in prepared for name in item.architectures}
@@ -144,8 +131,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     fitted = fit_constants(prepared, iterations=options.iterations, progress=tell, accepted=keep)
     memory = fit_memory(thinned(table.runs, MEMORY_ROWS), fitted.constants, subset_weight=SUBSET_WEIGHT)
-    constants = with_provenance(fitted, memory, table)
-    write_text_atomically(options.output, json.dumps(constants.model_dump(mode="json"), indent=2) + "\n")
+    keep(with_provenance(fitted, memory, table))
     for line in report(fitted, memory):
         print(line)
     if options.leave_one_out:
@@ -155,7 +141,7 @@ def main(arguments: list[str] | None = None) -> None:
         write_text_atomically(options.leave_one_out, json.dumps(rows, indent=2) + "\n")
 
 
-def with_provenance(fitted: Fitted, memory: MemoryFit, table: RunTable) -> CostConstants:
+def with_provenance(fitted: Fitted, memory: Fitted, table: RunTable) -> CostConstants:
     """The constants with their residuals and where they come from."""
     errors = {
         parameter.name: round(float(error), 3)
@@ -183,22 +169,20 @@ def with_provenance(fitted: Fitted, memory: MemoryFit, table: RunTable) -> CostC
 def deviations(fitted: Fitted) -> tuple[float, float]:
     """Robust deviation of one time estimate, and of the difference of two of one sweep; each subset counts
     alike."""
-    by_subset: dict[str, list[float]] = {}
     by_sweep: dict[tuple[str, ...], list[float]] = {}
     for item, error in zip(fitted.prepared, fitted.log_errors, strict=True):
-        by_subset.setdefault(item.run.subset, []).append(float(error))
         key = tuple(item.run.text(name) for name in ("split_hint", "model_name", "num_gpus", "global_batch"))
         by_sweep.setdefault(key, []).append(float(error))
-    single = [1.4826 * float(np.median(np.abs(errors))) for errors in by_subset.values()]
+    single = [robust_deviation(errors) for errors in fitted.errors_by_subset().values()]
     within = [
-        1.4826 * float(np.median(np.abs(np.array(errors) - np.median(errors))))
+        robust_deviation(np.array(errors) - np.median(errors))
         for errors in by_sweep.values()
         if len(errors) >= 5
     ]
     return float(np.median(single)), math.sqrt(2) * float(np.median(within or single))
 
 
-def report(fitted: Fitted, memory: MemoryFit) -> list[str]:
+def report(fitted: Fitted, memory: Fitted) -> list[str]:
     """Constants with their errors, and what is left per subset."""
     lines = []
     for found in (fitted, memory):
@@ -210,16 +194,13 @@ def report(fitted: Fitted, memory: MemoryFit) -> list[str]:
     return [*lines, "times:", *_left(fitted), "memory:", *_left(memory)]
 
 
-def _left(found: Fitted | MemoryFit) -> list[str]:
-    by_subset: dict[str, list[float]] = {}
-    for item, error in zip(found.prepared, found.log_errors, strict=True):
-        by_subset.setdefault(item.run.subset, []).append(math.exp(-error) - 1.0)
+def _left(found: Fitted) -> list[str]:
     lines = []
-    for subset, errors in by_subset.items():
-        array = np.array(errors)
+    for subset, log_errors in found.errors_by_subset().items():
+        errors = np.exp(-log_errors) - 1.0
         lines.append(
-            f"{subset:26s} n {array.size:4d}  MAPE {100 * np.abs(array).mean():5.1f} %  "
-            f"median {100 * np.median(np.abs(array)):5.1f} %  bias {100 * array.mean():+6.1f} %"
+            f"{subset:26s} n {errors.size:4d}  MAPE {100 * np.abs(errors).mean():5.1f} %  "
+            f"median {100 * np.median(np.abs(errors)):5.1f} %  bias {100 * errors.mean():+6.1f} %"
         )
     return lines
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from pipette_milp.arrays import Array
-from pipette_milp.calibration.fit import Fitted, fit_constants
+from pipette_milp.calibration.fit import fit_constants
+from pipette_milp.calibration.fitted import Fitted
 from pipette_milp.calibration.parameters import (
     ATTENTION,
     LAUNCH,

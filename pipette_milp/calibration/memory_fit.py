@@ -4,9 +4,7 @@ activations that a framework keeps beside the tensors its products and norms nee
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,7 +12,8 @@ from pipette_milp.arrays import Array, IntArray
 from pipette_milp.calibration.evaluate import memory_estimate
 from pipette_milp.calibration.express import express
 from pipette_milp.calibration.facts import Refused
-from pipette_milp.calibration.least_squares import Fit, Parameter, fit
+from pipette_milp.calibration.fitted import Fitted, robust_deviation, subset_weights
+from pipette_milp.calibration.least_squares import fit
 from pipette_milp.calibration.parameters import (
     ACTIVATIONS,
     COMMUNICATOR,
@@ -29,18 +28,6 @@ from pipette_milp.schema.constants import CostConstants
 COPYING = ("nanotron",)
 """Frameworks whose factor on activations is fitted. What Megatron keeps is read in its sources and in arXiv
 2205.05198: a factor fitted to it is 1.01 +- 0.04."""
-
-
-@dataclass(frozen=True)
-class MemoryFit:
-    """The figures of memory."""
-
-    constants: CostConstants
-    parameters: tuple[Parameter, ...]
-    result: Fit
-    prepared: tuple[Prepared, ...]
-    log_errors: Array
-    """[n] log(measured / estimated)"""
 
 
 def with_memory(runs: Sequence[Run]) -> list[Prepared]:
@@ -69,15 +56,14 @@ def fit_memory(
     subset_weight: float,
     iterations: int = 8,
     progress: Callable[[str], None] | None = None,
-) -> MemoryFit:
+) -> Fitted:
     """Fits them to the memory figures of runs; each subset counts alike."""
     prepared = with_memory(runs)
     profiles = [name for name in COPYING if any(item.profile == name for item in prepared)]
     parameters = [COMMUNICATOR, *(of_framework(profile, ACTIVATIONS) for profile in profiles)]
     names = [parameter.name for parameter in parameters]
     measured = np.log([item.run.number("measured_peak_mem_gb") or math.nan for item in prepared])
-    sizes = Counter(item.run.subset for item in prepared)
-    weights = np.array([subset_weight / sizes[item.run.subset] for item in prepared])
+    weights = subset_weights(prepared, subset_weight)
     every = np.arange(len(prepared))
     affected = [every] + [np.flatnonzero([item.profile == name for item in prepared]) for name in profiles]
 
@@ -95,14 +81,12 @@ def fit_memory(
         progress=progress,
     )
     constants = with_values(base, names, result.values)
-    return MemoryFit(constants, tuple(parameters), result, tuple(prepared), residuals(result.values, every))
+    return Fitted(constants, tuple(parameters), result, tuple(prepared), residuals(result.values, every))
 
 
-def memory_deviation(found: MemoryFit) -> tuple[float, float]:
+def memory_deviation(found: Fitted) -> tuple[float, float]:
     """Robust deviation and mean of log(measured / estimated); each subset counts alike."""
-    by_subset: dict[str, list[float]] = {}
-    for item, error in zip(found.prepared, found.log_errors, strict=True):
-        by_subset.setdefault(item.run.subset, []).append(float(error))
-    medians = [float(np.median(errors)) for errors in by_subset.values()]
-    spreads = [1.4826 * float(np.median(np.abs(errors))) for errors in by_subset.values()]
+    of_subset = found.errors_by_subset().values()
+    medians = [float(np.median(errors)) for errors in of_subset]
+    spreads = [robust_deviation(errors) for errors in of_subset]
     return float(np.mean(spreads or [0.0])), float(np.mean(medians or [0.0]))

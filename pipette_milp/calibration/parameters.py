@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pipette_milp.arrays import Array
@@ -88,8 +89,7 @@ def time_parameters(prepared: Sequence[Prepared]) -> list[Parameter]:
 
 def of_framework(profile: str, parameter: Parameter) -> Parameter:
     """A figure of one framework."""
-    name = f"frameworks.{profile}.{parameter.name}"
-    return Parameter(name, parameter.start, parameter.low, parameter.high, parameter.prior_sigma)
+    return replace(parameter, name=f"frameworks.{profile}.{parameter.name}")
 
 
 def at_priors(constants: CostConstants, parameters: Sequence[Parameter]) -> CostConstants:

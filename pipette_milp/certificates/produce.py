@@ -17,6 +17,7 @@ from pipette_milp.certificates.check import SHORT, ContentBound, contents_of_gro
 from pipette_milp.certificates.content_search import SplitPrices, TooManyContentsError
 from pipette_milp.certificates.frame import Frame, NamedPattern, significant
 from pipette_milp.certificates.proof import Case, Duals, Path, Proof, Step, family_of
+from pipette_milp.cost.placement import stage_times
 from pipette_milp.cost.tables import CostTables
 from pipette_milp.simulator import PathCounts
 from pipette_milp.solvers.evaluation import balanced_split
@@ -124,14 +125,7 @@ class _Prover:
 
         path = Path(end=end, layers=few(layers), hop_forward=few(hop_forward), hop_backward=few(hop_backward))
         counts = self.frame.counts(path)
-        parts = (
-            counts.forward,
-            counts.backward,
-            counts.weight_gradient,
-            counts.hop_forward,
-            counts.hop_backward,
-        )
-        key = end.to_bytes(4, "little") + b"".join(np.ascontiguousarray(part).tobytes() for part in parts)
+        key = counts.key(end)
         if key not in self.known:
             self.known[key] = len(self.paths)
             self.paths.append(path)
@@ -154,23 +148,10 @@ class _Prover:
             number = self.path(end, layers, *hops)
             if number in rows.paths:
                 continue
-            if self.length(number, layers, *hops) > float(x[model.finish[end]]) + VIOLATION:
+            length = self.counts[number].length_s(*stage_times(tables, layers), *hops)
+            if length > float(x[model.finish[end]]) + VIOLATION:
                 rows.paths[number] = model.num_rows
                 model.add_cut(self.counts[number], end)
-
-    def length(self, number: int, layers: Array, hop_forward: Array, hop_backward: Array) -> float:
-        """Seconds along a path."""
-        tables, counts = self.frame.tables, self.counts[number]
-        forward = tables.forward_layer_s * layers + tables.forward_extra_s
-        backward = tables.backward_layer_s * layers + tables.backward_extra_s
-        weight = tables.weight_gradient_layer_s * layers + tables.weight_gradient_extra_s
-        return float(
-            counts.forward @ forward
-            + counts.backward @ backward
-            + counts.weight_gradient @ weight
-            + counts.hop_forward @ hop_forward
-            + counts.hop_backward @ hop_backward
-        )
 
     # ------------------------------------------------------------------ relaxations
     def solve(self, model: SplitModel, rows: _Rows) -> Solved | None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipette_milp.cli.common import answer_only, command, tell, warn
+from pipette_milp.cli.common import Counted, answer_only, command, tell, warn
 
 if TYPE_CHECKING:
     from pipette_milp.calibration.accuracy import SubsetAccuracy
@@ -49,7 +48,8 @@ def accuracy(
     if table.unknown_columns:
         warn([f"unknown columns are not read: {', '.join(table.unknown_columns)}"])
     with answer_only():
-        judged = judge(table.runs, used, None if quiet else progress(len(table.runs)))
+        counted, total = Counted("{done} of {total} runs"), len(table.runs)
+        judged = judge(table.runs, used, None if quiet else lambda done: counted(done, total))
         learned: dict[str, MemoryComparison] = {}
         if learned_memory:
             from pipette_milp.calibration.learned_memory import compare_memory
@@ -74,19 +74,6 @@ def _as_json(row: SubsetAccuracy, learned: dict[str, MemoryComparison]) -> dict[
         return row.to_dict()
     compared = learned.get(row.subset)
     return {**row.to_dict(), "learned_memory": None if compared is None else compared.to_dict()}
-
-
-class progress:
-    """A line on standard error every few seconds, from two seconds on."""
-
-    def __init__(self, total: int) -> None:
-        self.total, self.next_s = total, time.monotonic() + 2.0
-
-    def __call__(self, done: int) -> None:
-        now = time.monotonic()
-        if now >= self.next_s:
-            self.next_s = now + 5.0
-            tell(f"{done} of {self.total} runs")
 
 
 def print_accuracy(rows: list[SubsetAccuracy]) -> None:

@@ -10,6 +10,7 @@ import functools
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -118,3 +119,20 @@ def answer_only(*, quiet: bool = False) -> Iterator[None]:
         finally:
             os.dup2(saved, 1)
             os.close(saved)
+
+
+class Counted:
+    """A line on standard error every few seconds, from two seconds on.
+
+    Args:
+        text: of the line, with ``{done}`` and ``{total}``.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text, self.next_s = text, time.monotonic() + 2.0
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now >= self.next_s:
+            self.next_s = now + 5.0
+            tell(self.text.format(done=done, total=total))

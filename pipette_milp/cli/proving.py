@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipette_milp.cli.common import answer_only, check_writable, command, tell
+from pipette_milp.cli.common import Counted, answer_only, check_writable, command, tell
 from pipette_milp.cli.inspect import AsJson, InstanceFile
 from pipette_milp.errors import ExitCode, InputError
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from pipette_milp.schema.result import SolveResult
     from pipette_milp.verify import Report
 
-TOLD_EVERY_S = 2.0
 CERTIFICATE_LIMIT_S = 600.0
 """For the proofs of a solve; `certify` takes another."""
 ResultFile = Annotated[str, typer.Argument(metavar="RESULT", help="What `solve -o` wrote.")]
@@ -112,15 +110,8 @@ def certificate_of(
     """Proofs of a result's bound, progress on standard error."""
     from pipette_milp.certificates import certify as run_certify
 
-    told = time.monotonic()
-
-    def tell_progress(looked: int, total: int) -> None:
-        nonlocal told
-        if not quiet and time.monotonic() - told > TOLD_EVERY_S:
-            told = time.monotonic()
-            tell(f"certificate: {looked} of {total} configurations")
-
-    return run_certify(instance, result, time_limit_s=limit_s, threads=threads, listener=tell_progress)
+    counted = None if quiet else Counted("certificate: {done} of {total} configurations")
+    return run_certify(instance, result, time_limit_s=limit_s, threads=threads, listener=counted)
 
 
 def write_certificate(path: str, certificate: Certificate, *, quiet: bool) -> None:

@@ -39,6 +39,24 @@ class PathCounts:
     hop_backward: IntArray
     """[..., V-1]"""
 
+    def key(self, end_stage: int) -> bytes:
+        """Equal for equal counts of paths to one end."""
+        parts = (self.forward, self.backward, self.weight_gradient, self.hop_forward, self.hop_backward)
+        counts = b"".join(np.ascontiguousarray(part).tobytes() for part in parts)
+        return end_stage.to_bytes(4, "little") + counts
+
+    def length_s(
+        self, forward_s: Array, backward_s: Array, weight_s: Array | None, hop_f_s: Array, hop_b_s: Array
+    ) -> float:
+        """Seconds along one path; the counts without leading axes, durations [V] and [V-1]."""
+        length = float(
+            self.forward @ forward_s
+            + self.backward @ backward_s
+            + self.hop_forward @ hop_f_s
+            + self.hop_backward @ hop_b_s
+        )
+        return length if weight_s is None else length + float(self.weight_gradient @ weight_s)
+
 
 def path_counts(
     graph: EventGraph,

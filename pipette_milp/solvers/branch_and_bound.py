@@ -28,7 +28,7 @@ from pipette_milp.solvers.local_search import local_search
 from pipette_milp.solvers.pod_layouts import pod_layout
 from pipette_milp.solvers.pods import many_pods
 from pipette_milp.solvers.scout import plain_layouts, scout
-from pipette_milp.solvers.state import SearchState
+from pipette_milp.solvers.state import ENUMERATION, SearchState
 from pipette_milp.solvers.workers import Done, Job, Pool
 
 COARSE_GAP = 0.03
@@ -55,8 +55,6 @@ SEARCH_SHARE = 0.25
 SEARCH_SLICE_S = 2.0
 ENUMERATED = 20_000
 """Plans of a family that are enumerated where GPUs are told apart, by their upper limit: some seconds."""
-ENUMERATION = "enumeration"
-"""What the bound of a family rests on whose plans were all simulated."""
 BUILD_DEPTH = 2
 BUILD_LIMIT_S = 10.0
 BUILD_GAINS = (0.012, 0.004, 0.001)
@@ -223,11 +221,17 @@ class _Run:
                 continue
             if depth > 0 and self.asked_s[family] == 0.0:
                 self.asked_s[family] = ceiling
-            limit = DEPTH_LIMITS_S[depth] if depth != 1 or not has_lone_nodes(tables) else LONE_LIMIT_S
-            if depth == 0 and self.podded[family]:
-                limit = POD_LIMIT_S
-            return self.bound_job(family, depth, ceiling, limit * self.time_factor, tag="bound")
+            limit_s = self.time_factor * self.depth_limit_s(family, depth)
+            return self.bound_job(family, depth, ceiling, limit_s, tag="bound")
         return None
+
+    def depth_limit_s(self, family: int, depth: int) -> float:
+        """Time limit of a bound job."""
+        if depth == 0 and self.podded[family]:
+            return POD_LIMIT_S
+        if depth == 1 and has_lone_nodes(self.state.families[family]):
+            return LONE_LIMIT_S
+        return DEPTH_LIMITS_S[depth]
 
     def next_longer(self, pool: Pool, busy: set[int]) -> Job | None:
         """Once every question was asked: those that more time could answer, with twice the time.
@@ -327,8 +331,7 @@ class _Run:
             if done.job.tag == "bound":
                 self.settled[family] = bound.closed
             self.branches_s[family] = bound.branches_s
-            by_solver = bound.by != ENUMERATION
-            state.raise_bound(family, bound.bound_s * scale, by_solver=by_solver, by=bound.by)
+            state.raise_bound(family, bound.bound_s * scale, by=bound.by)
 
 
 def has_lone_nodes(tables: CostTables) -> bool:

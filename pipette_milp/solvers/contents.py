@@ -63,13 +63,14 @@ class Contents:
     def ring_sets(self) -> tuple[NDArray[np.bool_], IntArray]:
         """[R, p] the different rows of `partial`, and [P] which of them each content has: a twelfth of the
         contents in number where they are many."""
-        packed = np.packbits(self.partial, axis=1)
+        partial = self.partial
+        packed = np.packbits(partial, axis=1)
         _, first, which = np.unique(
             np.ascontiguousarray(packed).view(f"V{packed.shape[1]}").ravel(),
             return_index=True,
             return_inverse=True,
         )
-        return self.partial[first], np.asarray(which.ravel(), dtype=np.int64)
+        return partial[first], np.asarray(which.ravel(), dtype=np.int64)
 
     def chosen(self, which: NDArray[np.bool_] | IntArray) -> Contents:
         """Some of them, by mask or index."""

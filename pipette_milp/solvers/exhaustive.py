@@ -13,7 +13,7 @@ from pipette_milp.cost.tables import CostTables
 from pipette_milp.errors import InputError
 from pipette_milp.solvers.arrangements import arrangement_count, gpu_choices
 from pipette_milp.solvers.evaluation import Candidate, Evaluator
-from pipette_milp.solvers.state import SearchState
+from pipette_milp.solvers.state import ENUMERATION, SearchState
 
 MOST_CANDIDATES = 2_000_000
 """Plans beyond which enumeration is refused: about ten minutes of evaluations."""
@@ -45,7 +45,7 @@ def exhaustive(state: SearchState) -> None:
             if value < best:
                 best = value
                 state.offer(family, value, candidate, state.name(family))
-        state.raise_bound(family, best * float(state.scale[family]), by_solver=False, by="enumeration")
+        state.raise_bound(family, best * float(state.scale[family]), by=ENUMERATION)
 
 
 def candidates(evaluator: Evaluator) -> Iterator[Candidate]:

@@ -592,10 +592,11 @@ class _Search:
             bound, solved = self._rounds(
                 model,
                 one.bound_s,
-                lambda rest, until=until, model=model: model.minimise(  # type: ignore[misc]
-                    time_limit_s=max(0.02, min(rest, until - time.monotonic())), gap=MIP_GAP
+                lambda rest, model=model: model.minimise(  # type: ignore[misc]
+                    time_limit_s=max(0.02, rest), gap=MIP_GAP
                 ),
                 whole=True,
+                until=until,
             )
             self.proven[branch.key] = bound
             if bound >= self.ceiling_s:
@@ -699,18 +700,10 @@ class _Cuts:
         forward, backward, weight = stage_times(tables, np.maximum(branch.low, 1))
         virtual = tables.num_virtual_stages
         hop = best_hop_s(tables, BestLinks.of(tables)) if virtual > 1 else 0.0
-        hops = np.full((1, virtual - 1), hop)
+        hops = np.full(virtual - 1, hop)
         busy = 1.0 + (np.arange(virtual) == branch.busiest)
-        weights = None if weight is None else (weight * busy)[None]
-        counts = path_counts_batch(
-            self.evaluator.graph,
-            (forward * busy)[None],
-            (backward * busy)[None],
-            hops,
-            hops,
-            self.ends,
-            weights,
-        )
+        weights = None if weight is None else weight * busy
+        counts = self._longest((forward * busy, backward * busy, weights, hops, hops))
         for end in self.ends:
             model.add_cut(_pick(counts, 0, int(end)), int(end))
 
@@ -724,7 +717,7 @@ class _Cuts:
             self.inside = {
                 key
                 for key, (counts, end) in self.known.items()
-                if _end_s(counts, durations) > latest[end] or (seeds and key in self.seeds)
+                if counts.length_s(*durations) > latest[end] or (seeds and key in self.seeds)
             }
         for key in self.known:
             if key in self.inside:
@@ -773,37 +766,18 @@ class _Cuts:
         added = 0
         for e in self.ends:
             one = _pick(counts, 0, int(e))
-            if _end_s(one, durations) > most[e]:
+            if one.length_s(*durations) > most[e]:
                 added += self._add(model, one, int(e))
         return added
 
     def _add(self, model: SplitModel, counts: PathCounts, end: int) -> bool:
-        parts = (
-            counts.forward,
-            counts.backward,
-            counts.weight_gradient,
-            counts.hop_forward,
-            counts.hop_backward,
-        )
-        key = end.to_bytes(4, "little") + b"".join(np.ascontiguousarray(part).tobytes() for part in parts)
+        key = counts.key(end)
         if key in self.inside:
             return False
         self.inside.add(key)
         self.known[key] = (counts, end)
         model.add_cut(counts, end)
         return True
-
-
-def _end_s(counts: PathCounts, durations: _Durations) -> float:
-    """Length of a path to the end of a stage's last task."""
-    forward, backward, weight, hop_forward, hop_backward = durations
-    length = float(
-        counts.forward @ forward
-        + counts.backward @ backward
-        + counts.hop_forward @ hop_forward
-        + counts.hop_backward @ hop_backward
-    )
-    return length if weight is None else length + float(counts.weight_gradient @ weight)
 
 
 def _pick(counts: PathCounts, k: int, e: int) -> PathCounts:

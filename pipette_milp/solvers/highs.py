@@ -301,17 +301,18 @@ class Model:
     def _pass(self, highspy: Any, *, integer: bool) -> Any:
         highs = new_highs()
         lp = highspy.HighsLp()
-        lp.num_col_, lp.num_row_ = len(self._lower), len(self._rows)
-        lp.col_cost_ = np.array(self._cost)
-        lp.col_lower_ = np.array(self._lower)
-        lp.col_upper_ = np.array(self._upper)
-        lp.row_lower_ = np.array([row[0] for row in self._rows])
-        lp.row_upper_ = np.array([row[1] for row in self._rows])
+        arrays = self.arrays()
+        lp.num_col_, lp.num_row_ = len(arrays.cost), len(arrays.row_lower)
+        lp.col_cost_ = arrays.cost
+        lp.col_lower_ = arrays.column_lower
+        lp.col_upper_ = arrays.column_upper
+        lp.row_lower_ = arrays.row_lower
+        lp.row_upper_ = arrays.row_upper
         lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-        lengths = [len(row[2]) for row in self._rows]
+        lengths = np.bincount(arrays.entry_row, minlength=lp.num_row_)
         lp.a_matrix_.start_ = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-        lp.a_matrix_.index_ = np.concatenate([row[2] for row in self._rows]).astype(np.int32)
-        lp.a_matrix_.value_ = np.concatenate([row[3] for row in self._rows])
+        lp.a_matrix_.index_ = arrays.entry_column.astype(np.int32)
+        lp.a_matrix_.value_ = arrays.entry
         if integer and any(self._integer):
             kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
             lp.integrality_ = [kinds[flag] for flag in self._integer]

@@ -35,7 +35,7 @@ def _solve(state: SearchState, backend: Literal["milp", "cpsat"], solver_name: s
             own_s = progress.incumbent_s / float(state.scale[plan.family])
             state.offer(plan.family, own_s, candidate, state.name(plan.family))
         for family in range(len(state.families)):
-            state.raise_bound(family, progress.lower_bound_s, by_solver=True, by=by)
+            state.raise_bound(family, progress.lower_bound_s, by=by)
 
     outcome = solve_joint(
         state.families,
@@ -54,7 +54,7 @@ def _solve(state: SearchState, backend: Literal["milp", "cpsat"], solver_name: s
     state.failed = outcome.status == "ERROR"
     state.claimed_s, state.recomputed_s = outcome.claimed_s, outcome.recomputed_s
     for family, bound in enumerate(outcome.family_bounds_s):
-        state.raise_bound(family, bound, by_solver=True, by=by)
+        state.raise_bound(family, bound, by=by)
     if outcome.plan is not None and outcome.simulated_s is not None:
         plan = outcome.plan
         candidate = Candidate(np.array(plan.layers), np.array(plan.node_of_cell))

@@ -200,8 +200,3 @@ class _GroupFilter:
         for s in np.flatnonzero(prices.load):
             lift += self.ring_sets[:, s] * (prices.load[s] * np.maximum(0.0, card_s - own_s[s]))
         return lift
-
-
-def indices_of(kept: list[NDArray[np.bool_]]) -> list[IntArray]:
-    """Per group the positions that a mask keeps."""
-    return [np.flatnonzero(one) for one in kept]

@@ -32,7 +32,7 @@ from pipette_milp.schema.result import (
 from pipette_milp.search_space import SearchSpace, blocking_reason, enumerate_space
 from pipette_milp.solvers import SOLVERS, WITH_VARIANTS
 from pipette_milp.solvers.interrupts import one_interrupt
-from pipette_milp.solvers.state import Limits, Listener, SearchState
+from pipette_milp.solvers.state import CHECKED, Limits, Listener, SearchState
 
 MOST_THREADS = 8
 """Worker processes used where the user names no number."""
@@ -231,14 +231,15 @@ def _records(state: SearchState) -> tuple[ConfigurationRecord, ...]:
             status, reason = "bounded_out", "no plan of it beats the best one by more than the wanted gap"
         else:
             status, reason = "open", "could still hold a better plan"
+        by = state.bound_by[family] if state.proves else None
         records.append(
             ConfigurationRecord(
                 configuration=configuration,
                 status=status,  # type: ignore[arg-type]
                 reason=reason,
                 lower_bound_s=bound if state.proves else None,
-                bound_kind=("solver" if state.by_solver[family] else "checked") if state.proves else None,
-                bound_by=state.bound_by[family] if state.proves else None,
+                bound_kind=None if by is None else ("checked" if by in CHECKED else "solver"),
+                bound_by=by,
                 best_s=best,
             )
         )

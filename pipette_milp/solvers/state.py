@@ -32,7 +32,11 @@ class Progress:
 
 
 CLOSED_FORM = "closed form"
-"""Of a bound: best links and the work of the stages, without any solver."""
+"""What a bound rests on: best links and the work of the stages,"""
+ENUMERATION = "enumeration"
+"""or all plans of a family simulated."""
+CHECKED = (CLOSED_FORM, ENUMERATION)
+"""What is not a solver's word."""
 WORTH_ARRANGING = 0.05
 """How far behind the incumbent a plan may be, by the estimate of its best GPUs, for these to be searched."""
 
@@ -74,10 +78,8 @@ class SearchState:
             [self.reference_batch / tables.configuration.global_batch_size for tables in self.families]
         )
         self.lower = np.array([floor_bound_s(tables) for tables in self.families]) * self.scale
-        self.by_solver = np.zeros(len(self.families), dtype=bool)
-        """Whether the bound of a family rests on a solver's word."""
         self.bound_by = [CLOSED_FORM] * len(self.families)
-        """What the bound of a family was found with."""
+        """What the bound of each family rests on."""
         self.best_s = np.full(len(self.families), math.inf)
         self.best: list[Candidate | None] = [None] * len(self.families)
         self.incumbent: int | None = None
@@ -138,13 +140,12 @@ class SearchState:
         self.tell(message)
         return True
 
-    def raise_bound(self, family: int, bound_s: float, *, by_solver: bool, by: str) -> None:
-        """A bound of one family, scaled, and what found it."""
+    def raise_bound(self, family: int, bound_s: float, *, by: str) -> None:
+        """A bound of one family, scaled, and what it rests on."""
         if bound_s <= self.lower[family]:
             return
         before = self.bound_s
         self.lower[family] = bound_s
-        self.by_solver[family] = by_solver
         self.bound_by[family] = by
         if self.bound_s > before * (1 + 1e-9):
             self.tell()

@@ -185,8 +185,9 @@ def _grounds_claim(
 ) -> Claim:
     """Every target with the ground it stands on."""
     faults = list(faults)
-    words: list[str] = []
-    counts: Counter[str] = Counter()
+    unproven: list[str] = []
+    carried: Counter[str] = Counter()
+    words: Counter[str] = Counter()
     for entry, recheck in zip(entries, rechecks, strict=True):
         name = short_name(entry.configuration)
         if recheck.ground is Ground.REFUTED:
@@ -194,18 +195,18 @@ def _grounds_claim(
         elif recheck.ground is Ground.UNPROVEN:
             faults.append(f"{name}: its proof fails, {recheck.fault}")
         elif recheck.ground is Ground.NONE:
-            words.append(name)
-            counts[f"the word of {entry.record.bound_by or 'a solver'}"] += 1
+            unproven.append(name)
+            words[f"the word of {entry.record.bound_by or 'a solver'}"] += 1
         else:
-            counts[str(recheck.ground)] += 1
-    parts = [f"{count} by {ground}" for ground, count in counts.items() if not ground.startswith("the word")]
-    parts += [f"{count} on {ground}" for ground, count in counts.items() if ground.startswith("the word")]
+            carried[str(recheck.ground)] += 1
+    parts = [f"{count} by {ground}" for ground, count in carried.items()]
+    parts += [f"{count} on {word}" for word, count in words.items()]
     detail = "; ".join(parts)
-    if words:
-        more = f" and {len(words) - MOST_NAMED} more" if len(words) > MOST_NAMED else ""
-        detail += f": {', '.join(words[:MOST_NAMED])}{more}"
+    if unproven:
+        more = f" and {len(unproven) - MOST_NAMED} more" if len(unproven) > MOST_NAMED else ""
+        detail += f": {', '.join(unproven[:MOST_NAMED])}{more}"
     judgement = judged(claim, faults, detail, how="solver" if words else "re-checked")
-    return replace(judgement, counts=dict(counts))
+    return replace(judgement, counts={**carried, **words})
 
 
 def _targets_s(entries: list[Entry], result: SolveResult) -> list[float]:
