@@ -40,8 +40,7 @@ def compare(
         try:
             run_missing(jobs, log, workers, listener)
         finally:
-            by_key = {record["key"]: record for record in log.records}
-            records = [by_key[job.key] for job in jobs if job.key in by_key]
+            records = log.of(job.key for job in jobs)
             if records:
                 write_tables(records, directory)
                 if pictures:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -67,13 +68,13 @@ class RunLog:
         try:
             _lock(self._file, self.path)
             self._file.seek(0)
-            self.records, whole = _parse(self._file.read(), str(self.path))
+            records, whole = _parse(self._file.read(), str(self.path))
             self._file.truncate(whole)
             _synchronise_directory(self.path.parent)
         except BaseException:
             self._file.close()
             raise
-        self._keys = {record[KEY] for record in self.records}
+        self._keys = {record[KEY] for record in records}
 
     def __enter__(self) -> RunLog:
         return self
@@ -85,6 +86,16 @@ class RunLog:
 
     def __contains__(self, key: str) -> bool:
         return key in self._keys
+
+    @property
+    def records(self) -> list[Record]:
+        """All records, as they are on disk: an interrupt may come right after one was written."""
+        return read_records(self.path)
+
+    def of(self, keys: Iterable[str]) -> list[Record]:
+        """Those of some runs that are finished, in the order of the keys."""
+        by_key = {record[KEY]: record for record in self.records}
+        return [by_key[key] for key in keys if key in by_key]
 
     def append(self, record: Record) -> None:
         """Put one finished run on disk before returning.
@@ -99,7 +110,6 @@ class RunLog:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._keys.add(key)
-        self.records.append(record)
 
 
 def _lock(file: BinaryIO, path: Path) -> None:

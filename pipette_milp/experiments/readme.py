@@ -104,8 +104,7 @@ def reproduce(
 def _run(jobs: Sequence[Job], directory: Path, workers: Workers, listener: Listener | None) -> list[Record]:
     with RunLog(directory / LOG_NAME) as log:
         run_missing(jobs, log, workers, listener)
-        by_key = {record["key"]: record for record in log.records}
-    return [by_key[job.key] for job in jobs]
+        return log.of(job.key for job in jobs)
 
 
 def _proof(

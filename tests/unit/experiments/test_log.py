@@ -108,3 +108,19 @@ def test_a_place_that_cannot_be_written_to(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="cannot be written"):
             RunLog(tmp_path / "new" / "runs.jsonl")
         tmp_path.chmod(0o700)
+
+
+def test_an_interrupt_right_after_the_write_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(descriptor: int) -> None:
+        raise KeyboardInterrupt
+
+    with RunLog(tmp_path / "runs.jsonl") as log:
+        log.append(RECORDS[0])
+        monkeypatch.setattr("os.fsync", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            log.append(RECORDS[1])
+        monkeypatch.undo()
+        assert log.records == RECORDS[:2]
+        assert log.of([RECORDS[1]["key"], "another", RECORDS[0]["key"]]) == [RECORDS[1], RECORDS[0]]
