@@ -125,7 +125,8 @@ class SolveResult(FrozenModel):
 
     ``simulated_s`` is the longest path of the plan, ``claimed_s`` the objective of the solver's model,
     ``recomputed_s`` that objective evaluated at the plan without a solver; the two are None for
-    heuristics, as is ``lower_bound_s`` where nothing was proven. ``durations`` to ``memory`` belong to
+    heuristics and where a gap or limit stopped the solver above the plan's objective; ``lower_bound_s`` is
+    None where nothing was proven. ``durations`` to ``memory`` belong to
     ``plan``.
     """
 

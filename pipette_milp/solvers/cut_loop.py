@@ -19,7 +19,7 @@ from pipette_milp.cost.tables import CostTables
 from pipette_milp.errors import SolverError
 from pipette_milp.formulations.coefficients import Family
 from pipette_milp.formulations.cuts import PathCut
-from pipette_milp.formulations.problem import ModelPlan
+from pipette_milp.formulations.problem import JointProblem, ModelPlan
 from pipette_milp.simulator import finish_times, path_counts, simulated_s
 from pipette_milp.solvers.interval_cuts import graph_of, path_cut
 
@@ -113,12 +113,15 @@ def separate(tables: CostTables, judged: Judged, family: int, claimed_s: float) 
     return cuts
 
 
-def model_objective_s(durations: Durations, cuts: Iterable[PathCut]) -> float:
-    """The model's own objective at a plan without a solver (``recomputed_s`` of a result): its largest cut.
+def model_objective_s(problem: JointProblem, family: int, durations: Durations) -> float:
+    """The model's own objective at a plan without a solver (``recomputed_s`` of a result), scaled.
 
-    The models are exact in the durations of a whole plan, so the full durations are the model's own.
+    The largest of the family's cuts, and its known bound, which is a row of the model too. The models are
+    exact in the durations of a whole plan, so the full durations are the model's own.
     """
-    return max((cut.value_s(durations) for cut in cuts), default=0.0)
+    cuts_s = max((cut.value_s(durations) for cut in problem.cuts_of(family)), default=0.0)
+    bound_s = 0.0 if problem.bounds_s is None else problem.bounds_s[family]
+    return max(problem.scales[family] * cuts_s, bound_s)
 
 
 def first_plan(tables: CostTables, family: int) -> ModelPlan | None:

@@ -77,7 +77,8 @@ class Round:
 class JointOutcome:
     """Best plan over all families and the proof that came with it; times scaled.
 
-    ``claimed_s`` and ``recomputed_s`` are None if the incumbent came from outside the model.
+    ``claimed_s`` and ``recomputed_s`` are None if the incumbent came from outside the model, or from a point
+    where a gap or limit stopped the solver with its objective above what the plan needs.
     ``lower_bound_s`` is ``inf`` where no family has a plan below the cutoff the caller gave.
     """
 
@@ -389,13 +390,17 @@ class _Search:
             judged = judge(self.families[plan.family], plan)
         except (SolverError, IndexError) as error:
             return None, f"solver returned no valid plan: {error}"
-        scale = self.scales[plan.family]
-        recomputed_s = scale * model_objective_s(judged.durations, problem.cuts_of(report.plan.family))
+        recomputed_s = model_objective_s(problem, report.plan.family, judged.durations)
         slack_s = SAFETY * problem.reference_s
         if report.claimed_s < recomputed_s - slack_s:
             return None, f"solver claims {report.claimed_s} s, its model's objective is {recomputed_s} s"
-        if report.bound_s is not None and report.bound_s > report.claimed_s + slack_s:
-            return None, f"solver bound {report.bound_s} s is above its own plan at {report.claimed_s} s"
+        if report.bound_s is not None and report.bound_s > recomputed_s + slack_s:
+            return None, f"solver bound {report.bound_s} s is above its own plan at {recomputed_s} s"
+        if report.claimed_s > recomputed_s + slack_s:
+            # a solver that stops at a gap or a limit may leave the objective above what the plan needs:
+            # that says nothing about the plan, and is no claim to hold against it
+            self._offer(judged)
+            return judged, None
         self._offer(judged, report.claimed_s, recomputed_s)
         return judged, None
 

@@ -52,12 +52,14 @@ def _solve(state: SearchState, backend: Literal["milp", "cpsat"], solver_name: s
     )
     state.warnings.extend(outcome.messages)
     state.failed = outcome.status == "ERROR"
-    state.claimed_s, state.recomputed_s = outcome.claimed_s, outcome.recomputed_s
     for family, bound in enumerate(outcome.family_bounds_s):
         state.raise_bound(family, bound, by=by)
     if outcome.plan is not None and outcome.simulated_s is not None:
         plan = outcome.plan
         candidate = Candidate(np.array(plan.layers), np.array(plan.node_of_cell))
-        state.offer(plan.family, outcome.simulated_s / float(state.scale[plan.family]), candidate)
+        scale = float(state.scale[plan.family])
+        state.offer(plan.family, outcome.simulated_s / scale, candidate)
+        if outcome.claimed_s is not None and outcome.recomputed_s is not None:
+            state.claimed_s, state.recomputed_s = outcome.claimed_s / scale, outcome.recomputed_s / scale
     if outcome.status == "INTERRUPTED":
         raise KeyboardInterrupt  # `solve` keeps what the state holds and says so

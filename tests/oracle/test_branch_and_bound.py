@@ -25,6 +25,8 @@ SEEN = range(32)
 SLOW_SEEDS = range(100, 200)
 EXACT = tuple(SEEDS)
 LIMIT_S = 120.0
+BOUND_ABOVE_CUTS = 150
+"""An instance whose known bound is above all cuts of the model at its best plan: the bound is a row too."""
 UPLINK_SEEDS = (204, 209)
 
 
@@ -59,6 +61,8 @@ def check(seed: int, solver: str) -> None:
     assert result.lower_bound_s / batch <= best_s * (1 + ROUNDING)
     bounds = [point.bound_s for point in result.trace if point.bound_s is not None]
     assert max(bounds) / batch <= best_s * (1 + ROUNDING)
+    if result.claimed_s is not None and result.simulated_s is not None:
+        assert result.claimed_s <= result.simulated_s * (1 + SAME), "not in the plan's own seconds"
     _check_families(best, result)
 
 
@@ -72,6 +76,11 @@ def _check_families(best: SolveResult, result: SolveResult) -> None:
 @pytest.mark.parametrize(("solver", "seed"), [(solver, seed) for solver in SEEDS for seed in SEEDS[solver]])
 def test_solvers_agree(solver: str, seed: int) -> None:
     check(seed, solver)
+
+
+@pytest.mark.parametrize("solver", ["joint-cpsat", "joint-milp"])
+def test_a_claim_that_rests_on_a_known_bound(solver: str) -> None:
+    check(BOUND_ABOVE_CUTS, solver)
 
 
 @pytest.mark.slow

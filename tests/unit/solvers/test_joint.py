@@ -123,6 +123,7 @@ def nonsense(problem: object, kind: str) -> SolveReport:
         "raises": SolveReport("error", message="segmentation fault"),
         "claims too little": SolveReport("optimal", plan, 1e-3, 1e-3),
         "bound above its plan": SolveReport("optimal", plan, 10.0, 11.0),
+        "bound and claim above its plan": SolveReport("optimal", plan, 10.0, 10.0),
         "no such node": SolveReport("optimal", ModelPlan(0, best.layers, ((0, 1), (7, 1), (2, 2))), 1.0, 1.0),
         "no such family": SolveReport("optimal", ModelPlan(3, best.layers, best.placement), 1.0, 1.0),
         "one node overfull": SolveReport("optimal", ModelPlan(0, best.layers, ((0, 0),) * 3), 1.0, 1.0),
@@ -136,6 +137,7 @@ def nonsense(problem: object, kind: str) -> SolveReport:
         "raises",
         "claims too little",
         "bound above its plan",
+        "bound and claim above its plan",
         "no such node",
         "no such family",
         "one node overfull",
@@ -151,6 +153,21 @@ def test_a_solver_that_fails_or_returns_nonsense(monkeypatch: pytest.MonkeyPatch
     assert outcome.messages
     assert outcome.simulated_s is not None
     assert outcome.lower_bound_s <= optimum_s(family) * (1 + 1e-12) <= outcome.simulated_s * (1 + 1e-9)
+
+
+def test_a_claim_that_a_gap_left_above_its_plan_is_not_held_against_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """HiGHS may stop within the gap with its objective above what the plan needs."""
+    family = tables()
+    best = exhaustive(family)
+    assert best is not None
+    plan, low_s, high_s = ModelPlan(0, best.layers, best.placement), 1e-3, best.simulated_s * 1.01
+    monkeypatch.setattr(joint, "solve", lambda *_: SolveReport("optimal", plan, high_s, low_s))
+    outcome = solve_joint([family], in_process=True, gap=0.05, iteration_limit=1)
+    assert outcome.status != "ERROR"
+    assert outcome.simulated_s == pytest.approx(best.simulated_s)
+    assert (outcome.claimed_s, outcome.recomputed_s) == (None, None)
 
 
 def test_time_out_without_any_plan(monkeypatch: pytest.MonkeyPatch) -> None:
