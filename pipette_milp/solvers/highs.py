@@ -27,6 +27,10 @@ MOST_ITERATIONS_PER_ROW = 3
 """Simplex iterations from the last basis, in rows, after which a relaxation is solved from scratch. Measured:
 mostly fewer than one per row, but now and then the clean-up at the optimum cycles for 17,000 iterations on
 1,600 rows that presolve and 1,600 iterations solve in 0.2 s."""
+DUAL_SIMPLEX, PRIMAL_SIMPLEX = 1, 4
+"""HiGHS's numbers. New rows and bounds leave the last basis dual feasible; new columns, and another
+objective, leave it primal feasible: the primal simplex then takes half the time (measured on 117 relaxations
+with new columns, 1,700 rows)."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,8 @@ class Model:
         self._relaxation: Any = None
         self._relaxation_rows = 0
         self._relaxation_solves = 0
+        self._columns_came = False
+        """Since the relaxation was solved last."""
 
     def column(self, lower: float, upper: float, *, cost: float = 0.0, integer: bool = False) -> int:
         """Add a variable; returns its index."""
@@ -163,6 +169,7 @@ class Model:
                 np.concatenate([indices, added[kept]]),
                 np.concatenate([old, values[kept]]),
             )
+        self._columns_came = True
         if self._relaxation is not None:
             matrix = np.array([values for _, values in passed]).reshape(len(passed), count).T
             number = np.array([row for row, _ in passed], dtype=np.int32)
@@ -189,9 +196,12 @@ class Model:
             self._relaxation.setOptionValue("presolve", "off")
             self._relaxation_rows = len(self._rows)
             self._relaxation_solves = 0
-        self._pass_new_rows()
+        grown = self._pass_new_rows()
         highs = self._relaxation
         warm = self._relaxation_solves > 0
+        primal = warm and self._columns_came and not grown
+        highs.setOptionValue("simplex_strategy", PRIMAL_SIMPLEX if primal else DUAL_SIMPLEX)
+        self._columns_came = False
         if warm:
             highs.setOptionValue("simplex_iteration_limit", MOST_ITERATIONS_PER_ROW * len(self._rows))
         self._relaxation_solves += 1
@@ -220,10 +230,13 @@ class Model:
             np.array(solution.row_dual),
         )
 
-    def _pass_new_rows(self) -> None:
+    def _pass_new_rows(self) -> bool:
+        """Whether there were any."""
+        grown = self._relaxation_rows < len(self._rows)
         for lower, upper, indices, values in self._rows[self._relaxation_rows :]:
             self._relaxation.addRow(lower, upper, len(indices), indices.astype(np.int32), values)
         self._relaxation_rows = len(self._rows)
+        return grown
 
     def least(self, index: int, *, time_limit_s: float) -> Solved:
         """The least value of one variable in the relaxation solved last: a safe bound and its duals."""
@@ -241,6 +254,7 @@ class Model:
         if highs is None:
             return NOTHING
         self._pass_new_rows()
+        highs.setOptionValue("simplex_strategy", PRIMAL_SIMPLEX)
         for column, cost in enumerate(self._cost):
             if cost:
                 highs.changeColCost(column, 0.0)
