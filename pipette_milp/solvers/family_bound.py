@@ -26,10 +26,12 @@ from pipette_milp.solvers.evaluation import Evaluator, balanced_split
 from pipette_milp.solvers.group_links import Group
 from pipette_milp.solvers.groups import one_group
 from pipette_milp.solvers.highs import NOTHING, SAFETY, Solved
+from pipette_milp.solvers.lone_nodes import CardModel, Held, LoneNodes
 from pipette_milp.solvers.pattern_model import PatternModel, Relaxed
 from pipette_milp.solvers.patterns import Prices, useful_contents
 from pipette_milp.solvers.pods import PodColumns, Pods, PodShape, add_pods
 from pipette_milp.solvers.relaxed import BestLinks, best_hop_s, best_ring_s, tail_floor_s
+from pipette_milp.solvers.runs import Lane
 from pipette_milp.solvers.split_model import SplitModel
 from pipette_milp.solvers.time_unit import in_unit
 
@@ -47,6 +49,11 @@ MOST_OF_REST = 0.2
 NEAR = 1e-3
 """Share of the bound by which a cut may be slack in a branch's relaxation to be part of its integer model:
 the slack ones make four fifths of the rows, and what is missed comes in rounds."""
+LONE_REACH = 0.15
+"""How far below the ceiling, as a share of it, the bound of a branch may be that is looked at case by case:
+from farther below, hardly any case is out."""
+LONE_SHARE = 0.5
+"""Share of the time left that the cases of what lone nodes hold may take."""
 MOST_WHOLE = 4_000
 """Contents per group that an integer model is built with: a few seconds of HiGHS per solve on one core."""
 ROUNDING = 1e-9
@@ -318,28 +325,13 @@ def _bound_in_unit(
     except TooManyPatternsError:
         return search.answer(opened)
     opened = [replace(one, useful=kept) for one, kept in zip(opened, useful, strict=True)]
+    opened = search.by_lone_nodes(opened, groups, listed)
     # what one group of nodes leaves out is out for every finer partition, at a fraction of its cost
     coarse = one_group(tables)
     if len(groups) > len(coarse):
-        finer = {one.branch.key: one.useful for one in opened}
-        opened = search.relax_contents(
-            [replace(one, useful=[_any_of(one.useful, groups, c.slots) for c in coarse]) for one in opened],
-            coarse,
-            listed,
-        )
+        opened = search.filtered_coarsely(opened, groups, coarse, listed)
         if search.late or not opened:
             return search.answer(opened)
-        slots = [one.slots for one in coarse]
-        opened = [
-            replace(
-                one,
-                useful=[
-                    kept & one.useful[slots.index(group.slots)]
-                    for group, kept in zip(groups, finer[one.branch.key], strict=True)
-                ],
-            )
-            for one in opened
-        ]
     opened = search.relax_contents(opened, groups, listed)
     if search.late or not opened or not whole:
         return search.answer(opened)
@@ -358,13 +350,15 @@ def _enough(useful: list[NDArray[np.bool_]]) -> bool:
 
 @dataclass(frozen=True)
 class _Open:
-    """A branch that is not closed yet and its bound."""
+    """A branch that is not closed yet, or a case of it, and its bound."""
 
     bound_s: float
     branch: Branch
     prices: Prices
     useful: list[NDArray[np.bool_]]
     """Per group which contents of its kind of node are not ruled out."""
+    held: tuple[Held, ...] = ()
+    """What some lone nodes hold, where a branch is looked at case by case."""
 
 
 class _Search:
@@ -442,6 +436,76 @@ class _Search:
             opened.append(_Open(bound, branch, prices, []))
         return opened
 
+    def by_lone_nodes(
+        self, branches: list[_Open], groups: list[Group], listed: dict[int, Contents]
+    ) -> list[_Open]:
+        """Every branch case by case of what the lone nodes hold, where there are such."""
+        if len(groups) == 1 or all(len(group.nodes) > 1 for group in groups):
+            return branches
+        tables = self.cuts.tables
+        now = time.monotonic()
+        lone = LoneNodes(
+            tables,
+            groups,
+            listed,
+            self.ceiling_s,
+            lambda model: self._rounds(
+                model, 0.0, lambda left: model.relax(time_limit_s=left), most=HURRIED_ROUNDS
+            ),
+            now + LONE_SHARE * (self.deadline - now),
+        )
+        opened = []
+        for one in branches:
+            if one.bound_s < (1 - LONE_REACH) * self.ceiling_s:
+                opened.append(one)
+                continue
+            known = dict(self.cuts.known)
+            model = CardModel(tables, self.ceiling_s, one.branch.low, one.branch.high, lone.cards)
+            self.cuts.repeat(model)
+            cases, left = lone.cases(model, one.useful)
+            self.cuts.known = known  # the paths of odd cases are those of no other model
+            for case in cases:
+                useful = list(left)
+                for held in case.held:
+                    useful[held.group] = np.zeros_like(left[held.group])
+                    useful[held.group][held.position] = True
+                opened.append(
+                    replace(one, bound_s=max(one.bound_s, case.bound_s), useful=useful, held=case.held)
+                )
+        self.settle(branches, opened)
+        return opened
+
+    def settle(self, before: list[_Open], opened: list[_Open]) -> None:
+        """Keep what is proven about branches: the least bound of their cases that are left open."""
+        for key in {one.branch.key for one in before}:
+            left = [one.bound_s for one in opened if one.branch.key == key]
+            self.proven[key] = max(self.proven[key], min(left, default=self.ceiling_s))
+
+    def filtered_coarsely(
+        self, branches: list[_Open], groups: list[Group], coarse: list[Group], listed: dict[int, Contents]
+    ) -> list[_Open]:
+        """`relax_contents` over a coarser partition, for the contents that it leaves to the finer one."""
+        whole: dict[BranchKey, _Open] = {}
+        for one in branches:
+            useful = [_any_of(one.useful, groups, c.slots) for c in coarse]
+            if one.branch.key in whole:
+                known = whole[one.branch.key]
+                useful = [a | b for a, b in zip(useful, known.useful, strict=True)]
+                one = replace(one, bound_s=min(one.bound_s, known.bound_s))
+            whole[one.branch.key] = replace(one, useful=useful, held=())
+        left = {one.branch.key: one for one in self.relax_contents(list(whole.values()), coarse, listed)}
+        slots = [one.slots for one in coarse]
+        opened = []
+        for one in branches:
+            if one.branch.key in left:
+                known = left[one.branch.key]
+                useful = [
+                    kept & known.useful[slots.index(group.slots)]
+                    for group, kept in zip(groups, one.useful, strict=True)
+                ]
+                opened.append(replace(one, bound_s=max(one.bound_s, known.bound_s), useful=useful))
+        return opened
+
     def relax_contents(
         self, branches: list[_Open], groups: list[Group], listed: dict[int, Contents]
     ) -> list[_Open]:
@@ -453,10 +517,8 @@ class _Search:
         """
         opened = []
         for one in sorted(branches, key=lambda one: one.bound_s):
-            key = one.branch.key
             if not _enough(one.useful):
-                self.proven[key] = self.ceiling_s  # there is nothing a node could hold
-                continue
+                continue  # there is nothing a node could hold
             if time.monotonic() >= self.deadline:
                 self.late = True
                 opened.append(one)
@@ -464,11 +526,10 @@ class _Search:
             model, positions = self.pattern_model(one, groups, listed, priced=True)
             bound, solved = self._rounds(
                 model,
-                self.proven[key],
+                one.bound_s,
                 lambda left, model=model: model.relax(time_limit_s=left),  # type: ignore[misc]
             )
             self.met = model.met
-            self.proven[key] = bound
             if bound >= self.ceiling_s:
                 continue
             useful = []
@@ -479,6 +540,7 @@ class _Search:
                 kept[position[mask]] = True
                 useful.append(kept)
             opened.append(replace(one, bound_s=bound, useful=useful))
+        self.settle(branches, opened)
         return opened
 
     def pattern_model(
@@ -495,6 +557,7 @@ class _Search:
         )
         self.cuts.repeat(model)
         model.repeat_pairs(self.met)
+        model.give(one.held)
         return model, positions
 
     def most_layers(self, model: SplitModel, low: IntArray, high: IntArray) -> IntArray:
@@ -580,10 +643,8 @@ class _Search:
                 self.late = True
                 done.append(one)
                 continue
-            branch = one.branch
             if not _enough(one.useful):
-                self.proven[branch.key] = self.ceiling_s  # there is nothing a node could hold
-                continue
+                continue  # there is nothing a node could hold
             if max(kept.sum() for kept in one.useful) > MOST_WHOLE:
                 done.append(one)
                 continue
@@ -598,7 +659,6 @@ class _Search:
                 whole=True,
                 until=until,
             )
-            self.proven[branch.key] = bound
             if bound >= self.ceiling_s:
                 continue
             if solved.x is not None:
@@ -606,6 +666,7 @@ class _Search:
                 if best is None or value < best[0]:
                     best = value, model.read(solved.x)
             done.append(replace(one, bound_s=bound))
+        self.settle(opened, done)
         return self.answer(done, best[1] if best is not None else None)
 
     def _rounds(
@@ -727,10 +788,12 @@ class _Cuts:
         """[3V - 2] layers and hops of a solution."""
         return np.concatenate([np.maximum(0.0, x[model.layers]), *model.hops_of(x)])
 
-    def _durations(self, place: Array) -> _Durations:
+    def _durations(self, place: Array, lane: Lane | None = None) -> _Durations:
         virtual = self.tables.num_virtual_stages
         layers: Any
         layers, forward, backward = np.split(place, [virtual, 2 * virtual - 1])
+        if lane is not None:
+            forward, backward = lane.forward_s, lane.backward_s
         return *stage_times(self.tables, layers), forward, backward
 
     def _after_s(self, model: SplitModel, x: Array) -> Array:
@@ -760,23 +823,27 @@ class _Cuts:
 
     def add_violated(self, model: SplitModel, x: Array) -> int:
         """Cuts that the solution misses; how many were added."""
-        durations = self._durations(self.place_of(model, x))
-        counts = self._longest(durations)
+        place = self.place_of(model, x)
         most = float(x[model.step_start]) * (1 + VIOLATION) - self._after_s(model, x)
         added = 0
-        for e in self.ends:
-            one = _pick(counts, 0, int(e))
-            if one.length_s(*durations) > most[e]:
-                added += self._add(model, one, int(e))
+        for lane in (None, *model.lanes):
+            durations = self._durations(place, lane)
+            counts = self._longest(durations)
+            for e in self.ends:
+                one = _pick(counts, 0, int(e))
+                if one.length_s(*durations) > most[e]:
+                    added += self._add(model, one, int(e), lane)
         return added
 
-    def _add(self, model: SplitModel, counts: PathCounts, end: int) -> bool:
+    def _add(self, model: SplitModel, counts: PathCounts, end: int, lane: Lane | None = None) -> bool:
         key = counts.key(end)
-        if key in self.inside:
+        inside = key if lane is None else key + lane.key
+        if inside in self.inside:
             return False
-        self.inside.add(key)
-        self.known[key] = (counts, end)
-        model.add_cut(counts, end)
+        self.inside.add(inside)
+        if lane is None:  # the paths of a lane are those of few other models
+            self.known[key] = (counts, end)
+        model.add_cut(counts, end, lane)
         return True
 
 

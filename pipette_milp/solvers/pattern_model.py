@@ -38,6 +38,7 @@ from pipette_milp.cost.tables import CostTables
 from pipette_milp.solvers.content_columns import MISSING_COST, Coefficient, ContentColumns, of_group
 from pipette_milp.solvers.contents import Contents
 from pipette_milp.solvers.group_links import Group, GroupLinks
+from pipette_milp.solvers.lone_nodes import Held
 from pipette_milp.solvers.relaxed import best_embedding_s, crossing_s
 
 CARD_TOLERANCE = 1e-5
@@ -407,6 +408,17 @@ class PatternModel(ContentColumns):
             return -np.where(partial, of_rings[np.clip(rings - 1, 0, len(of_rings) - 1)], 0.0)
 
         self.content_row([(int(self.load[s]), 1.0)], (s, tables.pipeline), of_group(g, card_s), at_least=0.0)
+
+    def give(self, held: tuple[Held, ...]) -> None:
+        """What some lone nodes hold, the only content listed for each: their rings and runs, exactly."""
+        tables = self.tables
+        lanes = {}
+        for one in held:
+            per_byte = tables.tensor / float(self.links.card[one.group])
+            for s in one.rings if self.load_rows else ():
+                self.load_row(s, per_byte, one.rings)
+            lanes.update({some[0].key: some[0] for some in one.lanes if len(some) == 1})
+        self.lanes = list(lanes.values())
 
     # ------------------------------------------------------------------ 8
     def _embedding(self) -> None:

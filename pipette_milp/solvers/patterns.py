@@ -13,6 +13,7 @@ from pipette_milp.arrays import Array, IntArray
 from pipette_milp.solvers.contents import Contents, TooManyPatternsError
 from pipette_milp.solvers.group_links import Group, GroupLinks
 from pipette_milp.solvers.highs import Solved
+from pipette_milp.solvers.runs import Runs
 from pipette_milp.solvers.split_model import SplitModel
 
 MOST_PRICED = 500_000
@@ -76,8 +77,8 @@ def useful_contents(
     """For every branch, per group, which contents can be part of a plan with T <= ceiling.
 
     A content is out if the rings that share its card need more time than one of them has, or if they, and the
-    flows of one boundary that must leave or enter its node, would lift the relaxed split model's optimum
-    above the ceiling: by its duals, for one of the replicas concerned, so no mean is taken.
+    hops with which some replica comes into its node and leaves it (`pipette_milp.solvers.runs`), would lift
+    the relaxed split model's optimum above the ceiling by its duals.
 
     Args:
         listed: by the slots of a group all contents of its nodes.
@@ -117,9 +118,7 @@ class _GroupFilter:
     ) -> None:
         self.model, self.links, self.g = model, links, g
         self.contents, self.branches, self.ceiling_s = contents, branches, ceiling_s
-        self.floor_s = model.column_lower(int(model.hop_forward[0])) if len(model.hop_forward) else 0.0
-        self.forward_s = self._crossing_s(reverse=False)
-        self.backward_s = self._crossing_s(reverse=True)
+        self.runs = Runs(model.tables, links, g, contents)
         self.ring_sets, self.set_of_content = contents.ring_sets
         self.deadline = deadline
 
@@ -136,43 +135,12 @@ class _GroupFilter:
                 card_s = self._card_s(prices)
                 left = np.flatnonzero(self._fits(card_s, prices)[self.set_of_content])
                 lift = self._ring_lift(card_s, prices)[self.set_of_content[left]]
-            lift = lift + self._hop_lift(self.contents.chosen(left), prices)
+            lift = lift + self.runs.lift(self.contents.chosen(left), prices.hop_forward, prices.hop_backward)
             slack = self.ceiling_s - prices.bound_s
             kept = np.zeros(len(self.contents), dtype=bool)
             kept[left[lift <= slack * (1 + ROUNDING) + 1e-12]] = True
             found.append(kept)
         return found
-
-    def _crossing_s(self, *, reverse: bool) -> list[tuple[NDArray[np.bool_], Array]]:
-        """What a hop of the boundary's direction costs over `Contents.grid`, of the cells that must leave a
-        node and of those that must come from elsewhere; the same for every boundary."""
-        tables, links = self.model.tables, self.links
-        source, target = self.contents.grid()
-        inside = np.minimum(source, target)
-        found = []
-        for near, sends in ((source, True), (target, False)):
-            crossing = near - inside
-            by_count = np.array(
-                [
-                    links.shared_s(self.g, tables.hop_bytes, k, sends=sends != reverse)
-                    for k in range(self.contents.slots + 1)
-                ]
-            )
-            hop_s = np.maximum(0.0, by_count[crossing] + tables.hop_gather_s - self.floor_s)
-            found.append((crossing > 0, hop_s))
-        return found
-
-    def _hop_lift(self, contents: Contents, prices: Prices) -> Array:
-        """[P] least increase of T by the flows of one boundary that must cross the node's border."""
-        tables = self.model.tables
-        lift = np.zeros(len(contents))
-        for j in range(tables.num_virtual_stages - 1):
-            table = np.zeros((contents.slots + 1) ** 2)
-            for (crosses, forward_s), (_, backward_s) in zip(self.forward_s, self.backward_s, strict=True):
-                price = prices.hop_forward[j] * forward_s + prices.hop_backward[j] * backward_s
-                table = np.maximum(table, np.where(crosses, price, 0.0))
-            np.maximum(lift, contents.look_up(tables.boundary_cells(j), table), out=lift)
-        return lift
 
     def _card_s(self, prices: Prices) -> Array:
         """[R] least seconds a card of the group needs for every set of rings on it."""

@@ -37,6 +37,7 @@ from pipette_milp.solvers.relaxed import (
     ring_latency_s,
 )
 from pipette_milp.solvers.ring_rates import best_ring_rate
+from pipette_milp.solvers.runs import Lane
 
 MARGIN = 4e-6
 """How far above the ceiling the model looks: a solver may take what is within its tolerance (1e-6) of a bound
@@ -57,6 +58,8 @@ class SplitModel(Model):
         self.tables = tables
         self.low, self.high = low, high
         self.best = BestLinks.of(tables)
+        self.lanes: list[Lane] = []
+        """Hops that some replica has at least; every path holds for it too."""
         stages, boundaries = tables.pipeline, tables.num_virtual_stages - 1
         self.low_of_stage = low.reshape(-1, stages).sum(axis=0)
         self.high_of_stage = np.minimum(high.reshape(-1, stages).sum(axis=0), tables.total_layers)
@@ -195,8 +198,9 @@ class SplitModel(Model):
         )
 
     # ------------------------------------------------------------------ 4
-    def add_cut(self, counts: PathCounts, end_stage: int) -> None:
-        """One path that ends at ``end_stage``; counts are [V] and [V-1]."""
+    def add_cut(self, counts: PathCounts, end_stage: int, lane: Lane | None = None) -> None:
+        """One path that ends at ``end_stage``, with the mean hops or those of a ``lane``; counts are [V] and
+        [V-1]."""
         tables = self.tables
         forward, backward, weight = counts.forward, counts.backward, counts.weight_gradient
         per_layer = (
@@ -209,11 +213,12 @@ class SplitModel(Model):
             + backward @ tables.backward_extra_s
             + weight @ tables.weight_gradient_extra_s
         )
-        many = [
-            (self.layers, -per_layer),
-            (self.hop_forward, -counts.hop_forward.astype(float)),
-            (self.hop_backward, -counts.hop_backward.astype(float)),
-        ]
+        many = [(self.layers, -per_layer)]
+        if lane is None:
+            many.append((self.hop_forward, -counts.hop_forward.astype(float)))
+            many.append((self.hop_backward, -counts.hop_backward.astype(float)))
+        else:
+            constant += counts.hop_forward @ lane.forward_s + counts.hop_backward @ lane.backward_s
         self.row([(int(self.finish[end_stage]), 1.0)], many, at_least=float(constant))
 
     def restrict_layers(self, low: IntArray, high: IntArray) -> None:
