@@ -38,7 +38,7 @@ MIDDLE_GAP = 0.01
 """Asked for in between where the coarse gap took more than `SHORT_OF_TIME` of the time limit: the wanted one
 would likely not be reached, and a question that is not answered for every family says nothing."""
 SHORT_OF_TIME = 0.3
-DEPTH_LIMITS_S = (5.0, 12.0, 12.0, 40.0, 60.0)
+DEPTH_LIMITS_S = (5.0, 20.0, 20.0, 40.0, 60.0)
 """Time limit of a bound job by depth: split, one group, groups, groups again, exact arcs."""
 LONE_LIMIT_S = 8.0
 """The same where a slow node is a group of its own: the groups from the start, because a single group says
@@ -54,7 +54,7 @@ PATIENCE = (0.0, 0.02, 0.04, 0.10, 0.15)
 that it goes first, by depth: the least bound decides the proof, but not every second lifts it equally
 well."""
 EXACT_DEPTH = 4
-SEARCH_SHARE = 0.15
+SEARCH_SHARE = 0.12
 """Share of worker time spent on local search while bounds are still open."""
 SEARCH_SLICE_S = 1.0
 EARLY_SEARCH_S = 8.0
