@@ -76,3 +76,21 @@ def test_a_search_anew_finds_plans_of_its_own() -> None:
     _, ((value, candidate),) = bb.search_job(tables, start=worst, anew=True, time_limit_s=0.0, seed=3)
     assert value == pytest.approx(evaluator.simulated_s(candidate))
     assert value <= evaluator.simulated_s(start)
+
+
+@pytest.mark.parametrize(("elapsed_s", "gaps"), [(1.0, [0.03, 0.005]), (300.0, [0.03, 0.01, 0.005])])
+def test_a_gap_in_between_where_time_is_short(
+    run: bb._Run, monkeypatch: pytest.MonkeyPatch, elapsed_s: float, gaps: list[float]
+) -> None:
+    monkeypatch.setattr(SearchState, "elapsed_s", property(lambda _: elapsed_s))
+    run = bb._Run(replace(run.state, limits=Limits(600.0, 0.005)))
+    tables = run.state.families[0]
+    start = starting_plan(Evaluator(tables))
+    assert start is not None
+    run.state.offer(0, 1.0, start, run.state.name(0))
+    asked = []
+    for _ in gaps:
+        asked.append(run.question_gap)
+        run.state.lower[:] = run.ceiling_s
+        run.refine()
+    assert asked == pytest.approx(gaps, abs=1e-8)
