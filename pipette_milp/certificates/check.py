@@ -20,8 +20,8 @@ from pipette_milp.certificates.frame import Frame, NamedPattern
 from pipette_milp.certificates.proof import Case, Duals, Proof, Step
 from pipette_milp.certificates.weak_duality import ROUNDING, dual_bound
 from pipette_milp.cost.tables import CostTables
-from pipette_milp.solvers.family_bound import tightened_layers
 from pipette_milp.solvers.group_links import Group, GroupLinks
+from pipette_milp.solvers.layer_branches import tightened_layers
 from pipette_milp.solvers.split_model import SplitModel
 
 SHORT = 1e-9

@@ -21,10 +21,10 @@ from pipette_milp.cost.tables import CostTables
 from pipette_milp.simulator import PathCounts, path_counts
 from pipette_milp.solvers.contents import Contents
 from pipette_milp.solvers.evaluation import Evaluator
-from pipette_milp.solvers.family_bound import floor_bound_s
 from pipette_milp.solvers.group_links import Group
 from pipette_milp.solvers.groups import find_groups, one_group
 from pipette_milp.solvers.highs import INFINITY
+from pipette_milp.solvers.layer_branches import floor_bound_s
 from pipette_milp.solvers.pattern_model import PatternModel
 from pipette_milp.solvers.pods import Pods, add_pods, many_pods
 from pipette_milp.solvers.split_model import SplitModel

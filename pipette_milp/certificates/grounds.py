@@ -24,7 +24,7 @@ from pipette_milp.certificates.proof import Proof
 from pipette_milp.cost.tables import CostTables
 from pipette_milp.solvers.evaluation import Evaluator
 from pipette_milp.solvers.exhaustive import candidate_count, candidates
-from pipette_milp.solvers.family_bound import floor_bound_s, tightened_layers
+from pipette_milp.solvers.layer_branches import floor_bound_s, tightened_layers
 
 NO_PLAN_S = 1e9
 """Target that stands for "there is no plan", seconds: longer than any iteration (30 years)."""

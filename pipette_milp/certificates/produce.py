@@ -21,8 +21,9 @@ from pipette_milp.cost.placement import stage_times
 from pipette_milp.cost.tables import CostTables
 from pipette_milp.simulator import PathCounts
 from pipette_milp.solvers.evaluation import balanced_split
-from pipette_milp.solvers.family_bound import VIOLATION, busy_layers, tightened_layers
 from pipette_milp.solvers.highs import INFINITY, Solved
+from pipette_milp.solvers.layer_branches import busy_layers, tightened_layers
+from pipette_milp.solvers.path_pool import VIOLATION
 from pipette_milp.solvers.relaxed import BestLinks, best_hop_s
 from pipette_milp.solvers.split_model import SplitModel
 

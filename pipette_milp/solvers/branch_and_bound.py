@@ -20,10 +20,11 @@ from pipette_milp.cost.tables import CostTables
 from pipette_milp.solvers.construct import candidates_from
 from pipette_milp.solvers.evaluation import Candidate, Evaluator
 from pipette_milp.solvers.exhaustive import candidate_count, candidates
-from pipette_milp.solvers.family_bound import BranchKey, FamilyBound, bound_family
+from pipette_milp.solvers.family_bound import FamilyBound, bound_family
 from pipette_milp.solvers.greedy import greedy, starting_plan
 from pipette_milp.solvers.groups import find_groups, one_group
 from pipette_milp.solvers.highs import SAFETY
+from pipette_milp.solvers.layer_branches import BranchKey
 from pipette_milp.solvers.local_search import local_search
 from pipette_milp.solvers.pod_layouts import pod_layout
 from pipette_milp.solvers.pods import many_pods

@@ -12,31 +12,32 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipette_milp.arrays import Array, IntArray
-from pipette_milp.cost.placement import stage_times
-from pipette_milp.cost.tables import CostTables
-from pipette_milp.simulator import PathCounts, path_counts_batch
 from pipette_milp.solvers.contents import Contents, TooManyPatternsError, node_contents
-from pipette_milp.solvers.evaluation import Evaluator, balanced_split
+from pipette_milp.solvers.evaluation import Evaluator
 from pipette_milp.solvers.group_links import Group
 from pipette_milp.solvers.groups import one_group
-from pipette_milp.solvers.highs import NOTHING, SAFETY, Solved
+from pipette_milp.solvers.highs import NOTHING, Solved
+from pipette_milp.solvers.layer_branches import (
+    Branch,
+    BranchKey,
+    busiest_branches,
+    floor_bound_s,
+    tightened_layers,
+)
 from pipette_milp.solvers.lone_nodes import CardModel, Held, LoneNodes
+from pipette_milp.solvers.path_pool import PathPool
 from pipette_milp.solvers.pattern_model import PatternModel, Relaxed
 from pipette_milp.solvers.patterns import Prices, useful_contents
 from pipette_milp.solvers.pods import PodColumns, Pods, PodShape, add_pods
-from pipette_milp.solvers.relaxed import BestLinks, best_hop_s, best_ring_s, tail_floor_s
-from pipette_milp.solvers.runs import Lane
 from pipette_milp.solvers.split_model import SplitModel
 from pipette_milp.solvers.time_unit import in_unit
 
-VIOLATION = 1e-6
-"""Relative amount by which a cut must be missed to be added."""
 MOST_ROUNDS = 25
 """Rounds of cuts per phase; the last model still is a relaxation, so stopping early costs only strength."""
 MIP_GAP = 1e-4
@@ -46,9 +47,6 @@ HURRIED_ROUNDS = 8
 """The same of a relaxation that whole numbers follow, which mostly settle it in one round."""
 MOST_OF_REST = 0.2
 """Share of the time left that one branch may take for whole layers."""
-NEAR = 1e-3
-"""Share of the bound by which a cut may be slack in a branch's relaxation to be part of its integer model:
-the slack ones make four fifths of the rows, and what is missed comes in rounds."""
 LONE_REACH = 0.15
 """How far below the ceiling, as a share of it, the bound of a branch may be that is looked at case by case:
 from farther below, hardly any case is out."""
@@ -56,13 +54,9 @@ LONE_SHARE = 0.5
 """Share of the time left that the cases of what lone nodes hold may take."""
 MOST_WHOLE = 4_000
 """Contents per group that an integer model is built with: a few seconds of HiGHS per solve on one core."""
-ROUNDING = 1e-9
-"""Layers that a quotient of times may be off by."""
 
 
 AnyModel = TypeVar("AnyModel", bound=SplitModel)
-BranchKey = tuple[int, ...]
-"""See `Branch.key`."""
 
 
 @dataclass(frozen=True)
@@ -84,167 +78,6 @@ class FamilyBound:
     """What a bound above the cheap one rests on."""
     exhausted: bool = True
     """False when the time limit ended it: more time could lift the bound."""
-
-
-def floor_bound_s(tables: CostTables) -> float:
-    """Cheap bound from best links alone: every pipeline stage must do its own work, one after the other.
-
-    ``max over s of [sum of F + B before s + M (F_s + B_s)] + ring + tail`` is a path of every schedule; for
-    layers not yet decided the mean over stages, weighted so that only the total counts.
-    """
-    links = BestLinks.of(tables)
-    micro_batches = tables.configuration.num_micro_batches
-    per_layer, extra = _work(tables)
-    chunks, pipeline = tables.configuration.virtual_stages, tables.pipeline
-    low = tables.min_layers
-    sent = tables.sync.bytes_per_layer * low.reshape(chunks, pipeline).sum(axis=0) + tables.sync.bytes_extra
-    ring = best_ring_s(tables, links, tables.sync, sent)
-    exposed = (
-        ring
-        if tables.sync_buckets == 1
-        else np.where(np.arange(pipeline) == 0, ring / tables.sync_buckets, ring)
-    )
-    # M * C_s of the busiest stage: whole layers make it longer than the mean
-    if chunks == 1:
-        busiest = micro_batches * least_busiest_s(tables, tables.min_layers, tables.max_layers)
-    else:
-        busiest = micro_batches * (per_layer * tables.total_layers + float(extra.sum())) / pipeline
-    # one micro-batch down and up, and the other M - 1 on the last stage; where the weight gradient is
-    # separate it
-    # may be put off beyond the last way up, so only the rest counts
-    round_layer = tables.forward_layer_s + tables.backward_layer_s
-    round_extra = tables.forward_extra_s + tables.backward_extra_s
-    hop = best_hop_s(tables, links) if tables.num_virtual_stages > 1 else 0.0
-    once = (
-        round_layer * tables.total_layers
-        + float(round_extra.sum())
-        + 2 * (tables.num_virtual_stages - 1) * hop
-    )
-    last = tables.num_virtual_stages - 1
-    last_busy = (round_layer * low[last] + round_extra[last]) * (micro_batches - 1)
-    return (
-        max(busiest + float(exposed.min()), once + last_busy + float(exposed.min())) + tail_floor_s(tables)
-    ) * (1 - SAFETY)
-
-
-def tightened_layers(tables: CostTables, ceiling_s: float) -> tuple[IntArray, IntArray] | None:
-    """[V] layer bounds that any plan with T <= ceiling keeps; None if there is none.
-
-    A pipeline stage works for ``M * C_s`` after one micro-batch came down to it and before the last one went
-    up (a separate weight gradient may come after that).
-    """
-    separate = tables.weight_gradient_layer_s > 0
-    per_layer, extra = _work(tables)
-    micro_batches = tables.configuration.num_micro_batches
-    links = BestLinks.of(tables)
-    hop = best_hop_s(tables, links) if tables.num_virtual_stages > 1 else 0.0
-    tail = tail_floor_s(tables)
-    low, high = tables.min_layers.copy(), tables.max_layers.copy()
-    pipeline, virtual = tables.pipeline, tables.num_virtual_stages
-    for _ in range(3):
-        if np.any(low > high):
-            return None
-        least = per_layer * low + extra
-        sent = tables.sync.bytes_per_layer * low.reshape(-1, pipeline).sum(axis=0) + tables.sync.bytes_extra
-        ring = best_ring_s(tables, links, tables.sync, sent)
-        ring[0] /= tables.sync_buckets
-        passing = tables.forward_layer_s * low + tables.forward_extra_s
-        returning = tables.backward_layer_s * low + tables.backward_extra_s
-        for j in range(virtual):
-            stage = j % pipeline
-            down = float(passing[:stage].sum()) + stage * hop
-            up = 0.0 if separate else float(returning[:stage].sum()) + stage * hop
-            # the stage's own ring follows, or the way up to stage 0 and the ring of that
-            around = down + float(ring[stage] if separate else max(ring[stage], up + ring[0]))
-            siblings = float(least[stage::pipeline].sum()) - least[j]
-            room = (ceiling_s - tail - around) / micro_batches - siblings - extra[j]
-            high[j] = min(high[j], int(np.floor(room / per_layer + ROUNDING)))
-        if np.any(high < 0) or high.sum() < tables.total_layers:
-            return None
-        low = np.maximum(low, tables.total_layers - (high.sum() - high))
-    return None if np.any(low > high) else (low, high)
-
-
-@dataclass(frozen=True)
-class Branch:
-    """A part of the layer splits: virtual stage ``busiest`` is the first (or the last) to work as long as the
-    best split's busiest stage must."""
-
-    busiest: int
-    key: BranchKey
-    """The stage and the layers that it, and no stage before (after) it, must have: the same set of splits in
-    every call for a family, whatever the ceiling."""
-    low: IntArray
-    high: IntArray
-
-
-def least_busiest_s(tables: CostTables, low: IntArray, high: IntArray) -> float:
-    """Work per micro-batch of the busiest virtual stage in the split that keeps it least busy."""
-    per_layer, extra = _work(tables)
-    values = np.unique(
-        np.concatenate(
-            [per_layer * np.arange(a, b + 1) + e for a, b, e in zip(low, high, extra, strict=True)]
-        )
-    )
-    first, last = 0, len(values) - 1
-    while first < last:
-        middle = (first + last) // 2
-        most = _most_within(tables, float(values[middle]), high)
-        if np.all(most >= low) and most.sum() >= tables.total_layers:
-            last = middle
-        else:
-            first = middle + 1
-    return float(values[first])
-
-
-def _work(tables: CostTables) -> tuple[float, Array]:
-    """Seconds per micro-batch of one layer, and [V] of what a virtual stage has beside its layers."""
-    per_layer = tables.forward_layer_s + tables.backward_layer_s + tables.weight_gradient_layer_s
-    return per_layer, tables.forward_extra_s + tables.backward_extra_s + tables.weight_gradient_extra_s
-
-
-def _most_within(tables: CostTables, work_s: float, high: IntArray) -> IntArray:
-    """[V] most layers of each virtual stage within a given work."""
-    per_layer, extra = _work(tables)
-    fitting = np.floor((work_s - extra) / per_layer + ROUNDING)
-    return np.asarray(np.minimum(high, fitting), dtype=np.int64)
-
-
-def busy_layers(tables: CostTables, low: IntArray, high: IntArray) -> IntArray:
-    """[V] layers from which a virtual stage works as long as the best split's busiest stage must."""
-    per_layer, extra = _work(tables)
-    quotient = (least_busiest_s(tables, low, high) - extra) / per_layer
-    return np.asarray(np.ceil(quotient - ROUNDING), dtype=np.int64)
-
-
-def busiest_branches(
-    tables: CostTables, low: IntArray, high: IntArray, *, last: bool = False
-) -> list[Branch]:
-    """All splits within the bounds, by their first stage with at least the least busiest stage's work.
-
-    Whole layers make the busiest stage longer than the mean, by 20 % with 4 layers a stage. A relaxation over
-    fractional layers does not see that; in each branch it does.
-
-    Args:
-        last: by the last such stage. Early busy stages hide behind the way of the first micro-batch: where
-            the last busy stage is early, all busy ones are, which leaves whole layers little choice; where it
-            is late, the pipeline fills slowly. By the first one, the branch of stage 0 leaves all others
-            open.
-    """
-    # most layers that stay below the least busiest work; what is less than ROUNDING below it counts as equal
-    needed = busy_layers(tables, low, high)
-    below = np.minimum(high, needed - 1)
-    branches = []
-    for j in range(tables.num_virtual_stages):
-        others = slice(j + 1, None) if last else slice(0, j)
-        branch_low, branch_high = low.copy(), high.copy()
-        branch_low[j] = max(low[j], below[j] + 1)
-        branch_high[others] = np.minimum(high[others], below[others])
-        if np.all(branch_low <= branch_high):
-            stage = -1 - j if last else j
-            key = (stage, int(needed[j]), *(int(layers) for layers in needed[others]))
-            branches.append(Branch(j, key, branch_low, branch_high))
-    return branches
 
 
 def bound_family(
@@ -270,7 +103,7 @@ def bound_family(
     unit_s = floor_bound_s(evaluator.tables) or 1.0
     tables = in_unit(evaluator.tables, unit_s)
     answer = _bound_in_unit(
-        _Cuts(evaluator, tables),
+        PathPool(evaluator, tables),
         groups,
         None if pods is None else Pods.of(tables, pods),
         ceiling_s / unit_s,
@@ -284,7 +117,7 @@ def bound_family(
 
 
 def _bound_in_unit(
-    cuts: _Cuts,
+    cuts: PathPool,
     groups: list[Group],
     pods: Pods | None,
     ceiling_s: float,
@@ -366,7 +199,7 @@ class _Search:
 
     def __init__(
         self,
-        cuts: _Cuts,
+        cuts: PathPool,
         pods: Pods | None,
         ceiling_s: float,
         deadline: float,
@@ -715,143 +548,3 @@ class _Search:
                 middle = here if middle is None else (middle + here) / 2
                 self.cuts.add_at(model, (middle + here) / 2)
         return bound_s, solved
-
-
-_Durations = tuple[Array, Array, Array | None, Array, Array]
-"""Forward, backward and weight gradient [V], hops forward and backward [V-1] of one replica, seconds."""
-
-
-class _Cuts:
-    """Path cuts found so far, each once."""
-
-    def __init__(self, evaluator: Evaluator, tables: CostTables) -> None:
-        self.evaluator = evaluator
-        self.tables = tables
-        """Those of the evaluator in the unit of time of the models."""
-        self.known: dict[bytes, tuple[PathCounts, int]] = {}
-        self.inside: set[bytes] = set()
-        """Keys of those in the model that was begun last, by `seed` or `repeat`."""
-        self.seeds: set[bytes] = set()
-        self.ends = np.arange(evaluator.tables.pipeline)
-
-    def seed(self, model: SplitModel, low: IntArray, high: IntArray) -> None:
-        """Paths at a balanced split with the best hops: plain, and with each stage in turn the busiest."""
-        self.inside = set()
-        tables = self.tables
-        layers = balanced_split(tables)
-        layers = np.clip(low if layers is None else layers, low, high)
-        forward, backward, weight = stage_times(tables, layers)
-        virtual = tables.num_virtual_stages
-        hop = best_hop_s(tables, BestLinks.of(tables)) if virtual > 1 else 0.0
-        busy = 1.0 + 0.5 * np.vstack([np.zeros(virtual), np.eye(virtual)])
-        hops = np.full((virtual + 1, virtual - 1), hop)
-        weights = None if weight is None else weight * busy
-        counts = path_counts_batch(
-            self.evaluator.graph, forward * busy, backward * busy, hops, hops, self.ends, weights
-        )
-        for k in range(virtual + 1):
-            # the busiest stage shows in the way back to stage 0; the other ends matter once it is settled
-            for end in self.ends if k == 0 else self.ends[:1]:
-                self._add(model, _pick(counts, k, int(end)), int(end))
-        self.seeds = set(self.known)
-
-    def busiest(self, model: SplitModel, branch: Branch) -> None:
-        """Into this model only: paths to every end with the branch's stage the busiest."""
-        tables = self.tables
-        forward, backward, weight = stage_times(tables, np.maximum(branch.low, 1))
-        virtual = tables.num_virtual_stages
-        hop = best_hop_s(tables, BestLinks.of(tables)) if virtual > 1 else 0.0
-        hops = np.full(virtual - 1, hop)
-        busy = 1.0 + (np.arange(virtual) == branch.busiest)
-        weights = None if weight is None else weight * busy
-        counts = self._longest((forward * busy, backward * busy, weights, hops, hops))
-        for end in self.ends:
-            model.add_cut(_pick(counts, 0, int(end)), int(end))
-
-    def repeat(self, model: SplitModel, near: Array | None = None, *, seeds: bool = False) -> None:
-        """All cuts known so far into another model of the family; with a solution of such a model only those
-        that it keeps with next to no slack, and the ``seeds``."""
-        self.inside = set(self.known)
-        if near is not None:
-            durations = self._durations(self.place_of(model, near))
-            latest = float(near[model.step_start]) - NEAR - self._after_s(model, near)
-            self.inside = {
-                key
-                for key, (counts, end) in self.known.items()
-                if counts.length_s(*durations) > latest[end] or (seeds and key in self.seeds)
-            }
-        for key in self.known:
-            if key in self.inside:
-                model.add_cut(*self.known[key])
-
-    def place_of(self, model: SplitModel, x: Array) -> Array:
-        """[3V - 2] layers and hops of a solution."""
-        return np.concatenate([np.maximum(0.0, x[model.layers]), *model.hops_of(x)])
-
-    def _durations(self, place: Array, lane: Lane | None = None) -> _Durations:
-        virtual = self.tables.num_virtual_stages
-        layers: Any
-        layers, forward, backward = np.split(place, [virtual, 2 * virtual - 1])
-        if lane is not None:
-            forward, backward = lane.forward_s, lane.backward_s
-        return *stage_times(self.tables, layers), forward, backward
-
-    def _after_s(self, model: SplitModel, x: Array) -> Array:
-        """[p] what follows the last task of each stage before the step starts."""
-        after = x[model.sync].copy()
-        after[[0, -1]] += x[model.exchange]
-        return np.asarray(after)
-
-    def _longest(self, durations: _Durations) -> PathCounts:
-        """The longest paths to every end."""
-        forward, backward, weight, hop_forward, hop_backward = durations
-        return path_counts_batch(
-            self.evaluator.graph,
-            forward[None],
-            backward[None],
-            hop_forward[None],
-            hop_backward[None],
-            self.ends,
-            None if weight is None else weight[None],
-        )
-
-    def add_at(self, model: SplitModel, place: Array) -> None:
-        """The longest paths at some layers and hops."""
-        counts = self._longest(self._durations(place))
-        for e in self.ends:
-            self._add(model, _pick(counts, 0, int(e)), int(e))
-
-    def add_violated(self, model: SplitModel, x: Array) -> int:
-        """Cuts that the solution misses; how many were added."""
-        place = self.place_of(model, x)
-        most = float(x[model.step_start]) * (1 + VIOLATION) - self._after_s(model, x)
-        added = 0
-        for lane in (None, *model.lanes):
-            durations = self._durations(place, lane)
-            counts = self._longest(durations)
-            for e in self.ends:
-                one = _pick(counts, 0, int(e))
-                if one.length_s(*durations) > most[e]:
-                    added += self._add(model, one, int(e), lane)
-        return added
-
-    def _add(self, model: SplitModel, counts: PathCounts, end: int, lane: Lane | None = None) -> bool:
-        key = counts.key(end)
-        inside = key if lane is None else key + lane.key
-        if inside in self.inside:
-            return False
-        self.inside.add(inside)
-        if lane is None:  # the paths of a lane are those of few other models
-            self.known[key] = (counts, end)
-        model.add_cut(counts, end, lane)
-        return True
-
-
-def _pick(counts: PathCounts, k: int, e: int) -> PathCounts:
-    return PathCounts(
-        counts.forward[k, e],
-        counts.backward[k, e],
-        counts.weight_gradient[k, e],
-        counts.hop_forward[k, e],
-        counts.hop_backward[k, e],
-    )

@@ -17,7 +17,7 @@ from pipette_milp.cost.build import CostModel
 from pipette_milp.cost.tables import CostTables
 from pipette_milp.search_space import SearchSpace
 from pipette_milp.solvers.evaluation import Candidate, Evaluator
-from pipette_milp.solvers.family_bound import floor_bound_s
+from pipette_milp.solvers.layer_branches import floor_bound_s
 from pipette_milp.solvers.regroup import with_gpus
 
 

@@ -38,9 +38,10 @@ from pipette_milp.simulator import PathCounts
 from pipette_milp.solvers import solve
 from pipette_milp.solvers.contents import Contents, node_contents
 from pipette_milp.solvers.evaluation import Evaluator
-from pipette_milp.solvers.family_bound import bound_family, tightened_layers
+from pipette_milp.solvers.family_bound import bound_family
 from pipette_milp.solvers.groups import find_groups, one_group
 from pipette_milp.solvers.interval_cuts import interval_cuts
+from pipette_milp.solvers.layer_branches import tightened_layers
 from pipette_milp.solvers.patterns import Prices, useful_contents
 from pipette_milp.solvers.relaxed import tail_floor_s
 from pipette_milp.solvers.split_model import SplitModel

@@ -15,9 +15,10 @@ from pipette_milp.search_space import enumerate_space
 from pipette_milp.solvers import solve
 from pipette_milp.solvers.evaluation import Candidate, Evaluator
 from pipette_milp.solvers.exhaustive import layer_splits, placements
-from pipette_milp.solvers.family_bound import bound_family, floor_bound_s
+from pipette_milp.solvers.family_bound import bound_family
 from pipette_milp.solvers.greedy import starting_plan
 from pipette_milp.solvers.groups import find_groups, one_group
+from pipette_milp.solvers.layer_branches import floor_bound_s
 from pipette_milp.solvers.local_search import local_search
 from pipette_milp.verify import verify
 from tests.detail_cases import mixture, two_types

@@ -18,20 +18,19 @@ from pipette_milp.simulator import PathCounts
 from pipette_milp.solvers import content_columns
 from pipette_milp.solvers.contents import Contents, node_contents
 from pipette_milp.solvers.evaluation import Evaluator
-from pipette_milp.solvers.family_bound import (
+from pipette_milp.solvers.family_bound import FamilyBound, bound_family
+from pipette_milp.solvers.group_links import Group
+from pipette_milp.solvers.groups import find_groups, one_group
+from pipette_milp.solvers.highs import Solved
+from pipette_milp.solvers.interval_cuts import interval_cuts
+from pipette_milp.solvers.layer_branches import (
     Branch,
     BranchKey,
-    FamilyBound,
-    bound_family,
     busiest_branches,
     floor_bound_s,
     least_busiest_s,
     tightened_layers,
 )
-from pipette_milp.solvers.group_links import Group
-from pipette_milp.solvers.groups import find_groups, one_group
-from pipette_milp.solvers.highs import Solved
-from pipette_milp.solvers.interval_cuts import interval_cuts
 from pipette_milp.solvers.pattern_model import PatternModel
 from pipette_milp.solvers.patterns import Prices, useful_contents
 from pipette_milp.solvers.split_model import SplitModel

@@ -8,10 +8,10 @@ import pytest
 from pipette_milp.arrays import Array, IntArray
 from pipette_milp.cost.tables import CostTables
 from pipette_milp.solvers.contents import Contents, node_contents
-from pipette_milp.solvers.family_bound import busiest_branches, tightened_layers
 from pipette_milp.solvers.group_links import Group, GroupLinks
 from pipette_milp.solvers.highs import Solved
 from pipette_milp.solvers.interval_cuts import interval_cuts
+from pipette_milp.solvers.layer_branches import busiest_branches, tightened_layers
 from pipette_milp.solvers.lone_nodes import CardModel, LoneNodes
 from pipette_milp.solvers.runs import Lane, Runs
 from pipette_milp.solvers.time_unit import in_unit

@@ -10,8 +10,9 @@ import pytest
 from pipette_milp.arrays import IntArray
 from pipette_milp.cost.tables import CostTables
 from pipette_milp.solvers.evaluation import Evaluator
-from pipette_milp.solvers.family_bound import BranchKey, FamilyBound, bound_family
+from pipette_milp.solvers.family_bound import FamilyBound, bound_family
 from pipette_milp.solvers.groups import one_group
+from pipette_milp.solvers.layer_branches import BranchKey
 from pipette_milp.solvers.pods import Pods
 from tests.oracle.tiny_tables import exhaustive, random_tables
 from tests.oracle.varied_tables import large_embedding, long_hops, long_rings, varied_tables

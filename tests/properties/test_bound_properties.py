@@ -10,7 +10,7 @@ from pipette_milp.cost.build import CostModel
 from pipette_milp.schema.instance import load_instance
 from pipette_milp.schema.plan import Configuration
 from pipette_milp.solvers.evaluation import Candidate, Evaluator
-from pipette_milp.solvers.family_bound import floor_bound_s
+from pipette_milp.solvers.layer_branches import floor_bound_s
 from tests.properties.test_cost_properties import judged, plans, written
 
 ABOVE = 1 + 1e-6
