@@ -99,7 +99,7 @@ class _Search:
         self.target_s = target_s * (1 + ROUNDING)
         self.slack_s = self.target_s - prices.bound_s
         tables = model.tables
-        floor_s = model.column_lower(int(model.hop_forward[0])) if len(model.hop_forward) else 0.0
+        floor_s = model.hop_floor_s
         gather_s = tables.hop_gather_s
 
         def longer_s(*, sends: bool) -> Array:

@@ -108,7 +108,7 @@ class _Prover:
         virtual = tables.num_virtual_stages
         balanced = balanced_split(tables)
         layers: Array = np.clip(low if balanced is None else balanced, low, high).astype(np.float64)
-        hop = best_hop_s(tables, BestLinks.of(tables)) if virtual > 1 else 0.0
+        hop = best_hop_s(tables, BestLinks.of(tables))
         hops = np.full(virtual - 1, hop)
         for end in range(tables.pipeline):
             self.path(end, layers, hops, hops)

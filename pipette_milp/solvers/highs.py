@@ -111,10 +111,6 @@ class Model:
     def num_rows(self) -> int:
         return len(self._rows)
 
-    def column_lower(self, index: int) -> float:
-        """Lower bound of a variable."""
-        return self._lower[index]
-
     def set_bounds(self, index: int, lower: float, upper: float) -> None:
         """Change the bounds of a variable, also in a relaxation that was solved already."""
         self._lower[index], self._upper[index] = lower, upper

@@ -49,7 +49,7 @@ def floor_bound_s(tables: CostTables) -> float:
     # may be put off beyond the last way up, so only the rest counts
     round_layer = tables.forward_layer_s + tables.backward_layer_s
     round_extra = tables.forward_extra_s + tables.backward_extra_s
-    hop = best_hop_s(tables, links) if tables.num_virtual_stages > 1 else 0.0
+    hop = best_hop_s(tables, links)
     once = (
         round_layer * tables.total_layers
         + float(round_extra.sum())
@@ -72,7 +72,7 @@ def tightened_layers(tables: CostTables, ceiling_s: float) -> tuple[IntArray, In
     per_layer, extra = _work(tables)
     micro_batches = tables.configuration.num_micro_batches
     links = BestLinks.of(tables)
-    hop = best_hop_s(tables, links) if tables.num_virtual_stages > 1 else 0.0
+    hop = best_hop_s(tables, links)
     tail = tail_floor_s(tables)
     low, high = tables.min_layers.copy(), tables.max_layers.copy()
     pipeline, virtual = tables.pipeline, tables.num_virtual_stages

@@ -23,6 +23,7 @@ from pipette_milp.cost.tables import CostTables
 from pipette_milp.solvers.contents import Contents
 from pipette_milp.solvers.group_links import Group, GroupLinks
 from pipette_milp.solvers.highs import INFINITY, Solved
+from pipette_milp.solvers.patterns import ROUNDING, Prices
 from pipette_milp.solvers.runs import Lane, Runs
 from pipette_milp.solvers.split_model import SplitModel
 
@@ -30,8 +31,6 @@ MOST_CONTENTS = 40
 """Contents of a lone node, after all rings were tried, that are asked about one by one."""
 MOST_CASES = 100
 """Combinations of contents that are asked about; with more, the other lone nodes stay open."""
-ROUNDING = 1e-9
-"""Relative amount by which a content may pass the ceiling: order of additions."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,6 @@ class CardModel(SplitModel):
         card_bytes_per_s: list[float],
     ) -> None:
         super().__init__(tables, ceiling_s, low, high)
-        self.hop_floor_s = self.column_lower(int(self.hop_forward[0])) if len(self.hop_forward) else 0.0
         self.on_card: list[IntArray] = []
         """Per card [p] columns: whether a stage's ring is on it."""
         if not self.load_rows:
@@ -179,13 +177,15 @@ class LoneNodes:
         model.give_lane(None)
         for other in range(len(self.lone)):
             model.give_rings(other, ())
-        present = np.unique(set_of_content[useful])
+        positions = np.flatnonzero(useful)
+        set_of_useful = set_of_content[positions]
+        present = np.unique(set_of_useful)
         for k in present[np.argsort(sets[present].sum(axis=1), kind="stable")]:
             if self.late:
                 break
             rings = tuple(int(s) for s in np.flatnonzero(sets[k]))
             bits = sum(1 << s for s in rings)
-            here = np.flatnonzero(useful & (set_of_content == k))
+            here = positions[set_of_useful == k]
             if any(one & bits == one for one in out):  # fewer rings are too many already
                 left[here] = False
                 continue
@@ -196,11 +196,9 @@ class LoneNodes:
                 if rings:
                     out.append(bits)
                 continue
-            if solved.column_duals is None:
-                continue
-            price = [np.maximum(0.0, solved.column_duals[c]) for c in (model.hop_forward, model.hop_backward)]
-            lift = self.runs[card].lift(listed.chosen(here), *price)
-            left[here[solved.bound + lift > self.ceiling_s * (1 + ROUNDING)]] = False
+            prices = Prices.of(model, solved, model.low, model.high)
+            lift = self.runs[card].lift(listed.chosen(here), prices.hop_forward, prices.hop_backward)
+            left[here[prices.bound_s + lift > self.ceiling_s * (1 + ROUNDING)]] = False
         model.give_rings(card, ())
         return left
 
@@ -213,10 +211,11 @@ class LoneNodes:
             return None
         g = self.lone[card]
         listed = self.listed[self.groups[g].slots]
+        sets, set_of_content = listed.ring_sets
         found = []
         for position in positions:
             content = listed.held[position].astype(np.int64)
-            rings = tuple(int(s) for s in np.flatnonzero(listed.partial[position]))
+            rings = tuple(int(s) for s in np.flatnonzero(sets[set_of_content[position]]))
             held = Held(g, int(position), rings, self.runs[card].lanes(content))
             bound = self._value(model, (held,), 0.0)
             if bound < self.ceiling_s:

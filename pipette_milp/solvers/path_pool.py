@@ -48,7 +48,7 @@ class PathPool:
         layers = np.clip(low if layers is None else layers, low, high)
         forward, backward, weight = stage_times(tables, layers)
         virtual = tables.num_virtual_stages
-        hop = best_hop_s(tables, BestLinks.of(tables)) if virtual > 1 else 0.0
+        hop = best_hop_s(tables, BestLinks.of(tables))
         busy = 1.0 + 0.5 * np.vstack([np.zeros(virtual), np.eye(virtual)])
         hops = np.full((virtual + 1, virtual - 1), hop)
         weights = None if weight is None else weight * busy
@@ -66,7 +66,7 @@ class PathPool:
         tables = self.tables
         forward, backward, weight = stage_times(tables, np.maximum(branch.low, 1))
         virtual = tables.num_virtual_stages
-        hop = best_hop_s(tables, BestLinks.of(tables)) if virtual > 1 else 0.0
+        hop = best_hop_s(tables, BestLinks.of(tables))
         hops = np.full(virtual - 1, hop)
         busy = 1.0 + (np.arange(virtual) == branch.busiest)
         weights = None if weight is None else weight * busy

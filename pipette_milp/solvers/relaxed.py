@@ -59,7 +59,9 @@ def local_s(links: BestLinks, sent_bytes: float) -> float:
 
 
 def best_hop_s(tables: CostTables, links: BestLinks) -> float:
-    """The best any hop can be."""
+    """The best any hop can be; 0 where there is a single stage, hence none."""
+    if tables.num_virtual_stages == 1:
+        return 0.0
     best = crossing_s(tables, links, tables.hop_bytes)
     if links.most_slots >= 2:
         best = min(best, local_s(links, tables.hop_bytes))

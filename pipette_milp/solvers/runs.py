@@ -45,7 +45,7 @@ class Runs:
 
     def __init__(self, tables: CostTables, links: GroupLinks, g: int, contents: Contents) -> None:
         self.tables, self.links, self.g = tables, links, g
-        self.floor_s = best_hop_s(tables, links.best) if tables.num_virtual_stages > 1 else 0.0
+        self.floor_s = best_hop_s(tables, links.best)
         source, target = contents.grid()
         inside = np.minimum(source, target)
         self._leaving = self._crossing(source - inside, sends=True)

@@ -70,9 +70,9 @@ class SplitModel(Model):
         self.layers = np.array(
             [self.column(float(a), float(b), integer=True) for a, b in zip(low, high, strict=True)]
         )
-        best_hop = best_hop_s(tables, self.best) if boundaries else 0.0
-        self.hop_forward = self.columns(boundaries, best_hop, INFINITY)
-        self.hop_backward = self.columns(boundaries, best_hop, INFINITY)
+        self.hop_floor_s = best_hop_s(tables, self.best)
+        self.hop_forward = self.columns(boundaries, self.hop_floor_s, INFINITY)
+        self.hop_backward = self.columns(boundaries, self.hop_floor_s, INFINITY)
         self.finish = self.columns(stages, 0.0, ceiling_s)
         self.load = self.columns(stages, 0.0, INFINITY)
         self.sync = self.columns(stages, 0.0, INFINITY)
